@@ -1,0 +1,184 @@
+"""`dplan solve`: from a cluster and a model to a plan with its proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from planner.cli.options import ClusterArgument, DebugOption, JsonOption, ModelArgument
+from planner.errors import CheckError, InputError, InterruptedSolve, Problem
+from planner.report.words import format_percent
+
+if TYPE_CHECKING:
+    from planner.plan import Plan, Violation
+    from planner.search import SolveOptions, SolveResult
+    from planner.spec import Cluster, ModelSpec
+
+__all__ = ["Objective", "solve"]
+
+
+class Objective(StrEnum):
+    """What the best plan is best at."""
+
+    throughput = "throughput"
+    cost = "cost"
+
+
+def solve(
+    cluster: ClusterArgument,
+    model: ModelArgument,
+    output: Annotated[
+        str, typer.Option("--output", "-o", metavar="FILE", help="Where the plan goes; - is stdout.")
+    ] = "plan.json",
+    objective: Annotated[
+        Objective,
+        typer.Option(help="Least step time, or least money per token (needs prices in the cluster file)."),
+    ] = Objective.throughput,
+    time_limit: Annotated[
+        str, typer.Option(metavar="TIME", help="Stop after this time with the best plan so far; a time with its unit.")
+    ] = "25 s",
+    gap: Annotated[
+        str,
+        typer.Option(
+            metavar="PERCENT", help="Stop when the plan is proved to be this close to the best; a percentage."
+        ),
+    ] = "1 %",
+    jobs: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Solve this many integer programs at a time; a count.")
+    ] = 1,
+    ignore_memory: Annotated[
+        bool,
+        typer.Option(
+            "--ignore-memory", help="Plan as if memory had no end; the plan is marked, exit 5 if it does not fit."
+        ),
+    ] = False,
+    fixed_order: Annotated[
+        bool, typer.Option("--fixed-order", help="Keep the node groups in the order of the cluster file.")
+    ] = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
+    """Find the best plan, and prove how good it is.
+
+    Reads a cluster and a model, checks the plan that was found, and writes it. A plan whose gap was missed in time is
+    written all the same, and dplan says so. Ctrl-C stops with the best plan so far.
+
+    \b
+    Examples:
+      dplan solve cluster.yaml model.yaml
+      dplan solve mi300x-h100 llama-3.1-8b -o plan.json --time-limit '2 min' --gap '0.5 %'
+      dplan solve cluster.yaml model.yaml --objective cost
+      dplan solve cluster.yaml model.yaml --json | jq .prediction.step_time_s
+    """
+    from planner.cli.output import warn
+    from planner.plan.file import refuse_unwritable
+
+    options = _options(objective.value, time_limit, gap, jobs, ignore_memory, fixed_order)
+    loaded_cluster, loaded_model = _load(cluster, model)
+    if output != "-":
+        refuse_unwritable(output)
+    warn((*loaded_cluster.notices, *loaded_model.notices))
+    result = _search(loaded_cluster, loaded_model, options)
+    warn(result.notices)
+    _deliver(result, output, options, json)
+
+
+def _options(
+    objective: str, time_limit: str, gap: str, jobs: int, ignore_memory: bool, fixed_order: bool
+) -> SolveOptions:
+    from planner.search import SolveOptions
+    from planner.spec.units import parse_duration, parse_fraction
+
+    return SolveOptions(
+        objective="cost" if objective == "cost" else "throughput",
+        time_limit_s=_parsed("--time-limit", time_limit, parse_duration),
+        gap=_parsed("--gap", gap, parse_fraction),
+        jobs=jobs,
+        ignore_memory=ignore_memory,
+        fixed_order=fixed_order,
+    )
+
+
+def _parsed(option: str, text: str, parse: Callable[[object], float]) -> float:
+    """An option's value in its base unit; what is wrong with it names the option."""
+    try:
+        return parse(text)
+    except InputError as error:
+        raise error.at(path=option) from None
+
+
+def _load(cluster: str, model: str) -> tuple[Cluster, ModelSpec]:
+    """Both inputs; the problems of both are reported in one run."""
+    from planner.spec import load_cluster, load_model
+
+    if cluster == model == "-":
+        raise InputError.single(
+            path="CLUSTER, MODEL",
+            what="are both `-`",
+            why="there is one standard input",
+            fix="name a file for one of them",
+        )
+    problems: list[Problem] = []
+    loaded_cluster, loaded_model = None, None
+    try:
+        loaded_cluster = load_cluster(cluster)
+    except InputError as error:
+        problems += error.problems
+    try:
+        loaded_model = load_model(model)
+    except InputError as error:
+        problems += error.problems
+    if loaded_cluster is None or loaded_model is None:
+        raise InputError(problems)
+    return loaded_cluster, loaded_model
+
+
+def _search(cluster: Cluster, model: ModelSpec, options: SolveOptions) -> SolveResult:
+    from planner.cli.progress import ProgressLine
+    from planner.search import solve as search
+
+    with ProgressLine() as progress:
+        return search(cluster, model, options, progress)
+
+
+def _deliver(result: SolveResult, output: str, options: SolveOptions, json: bool) -> None:
+    """Check, write, say what was found, and leave with the right code."""
+    from planner.cli.output import print_json, print_report, say
+    from planner.plan import check_plan
+    from planner.report.plan import plan_report
+
+    plan = result.plan
+    assert plan is not None, "the search returns a plan or raises"
+    misfits = _sorted_out(check_plan(plan), options)
+    plan.save(output)
+    if json and output != "-":
+        print_json(plan.model_dump(mode="json"))
+    elif output != "-":
+        print_report(plan_report(plan))
+        print(f"\nwrote {output}")
+    place = "standard output" if output == "-" else output
+    if result.why_stopped == "interrupted":
+        say(f"interrupted: the best plan so far is in {place}, {_gap(plan)}")
+        raise typer.Exit(InterruptedSolve.exit_code)
+    if result.why_stopped != "gap" and plan.certificate.gap > options.gap:
+        why = "the time limit came" if result.why_stopped == "time" else "the search ended"
+        say(f"warning: {why} before the gap closed: {_gap(plan)}, asked {format_percent(options.gap, 2)}")
+    if misfits:
+        raise CheckError(f"{place}: planned without regard to memory, and it does not fit", *misfits)
+
+
+def _gap(plan: Plan) -> str:
+    return f"proved to be within {format_percent(plan.certificate.gap, 2)} of the best"
+
+
+def _sorted_out(violations: tuple[Violation, ...], options: SolveOptions) -> list[str]:
+    """What does not fit when memory was ignored; anything else means that the search is wrong: nothing is written."""
+    expected = [v for v in violations if options.ignore_memory and v.code == "memory"]
+    wrong = [v for v in violations if v not in expected]
+    if wrong:
+        lines = [violation.render() for violation in wrong]
+        raise CheckError("our bug: the plan that was found does not pass the check; nothing was written", *lines)
+    return [violation.message for violation in expected]

@@ -1,0 +1,1 @@
+"""Every formula of dplan, once: time, memory, transfers, schedules."""

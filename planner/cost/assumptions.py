@@ -1,0 +1,81 @@
+"""What the cost model assumes, in sentences for the reader of a plan."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from planner.cost.compute import (
+    ATTENTION_TO_MATMUL,
+    BEST_MATMUL_EFFICIENCY,
+    INTRA_NODE_EFFICIENCY,
+    LAYER_TO_BEST_MATMUL,
+    MEMORY_EFFICIENCY,
+    NETWORK_EFFICIENCY,
+)
+from planner.graph.limits import padded_vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from planner.graph.layers import LayerGraph
+    from planner.spec import ModelSpec
+
+__all__ = ["assumptions"]
+
+
+def assumptions(model: ModelSpec, graph: LayerGraph) -> tuple[str, ...]:
+    """Only those that bear on this model and these settings."""
+    return (*_always(model), *_on_memory(model, graph), *_on_communication(model, graph))
+
+
+def _always(model: ModelSpec) -> Iterable[str]:
+    yield (
+        "where a profile states neither efficiency nor measurement, the best matmul reaches"
+        f" {BEST_MATMUL_EFFICIENCY:.0%} of the peak, memory {MEMORY_EFFICIENCY:.0%}, links in a node"
+        f" {INTRA_NODE_EFFICIENCY:.0%} and networks {NETWORK_EFFICIENCY:.0%} of their nominal rates;"
+        f" a layer's matmuls reach {LAYER_TO_BEST_MATMUL:.0%} of the best matmul, its attention core"
+        f" {ATTENTION_TO_MATMUL:.0%}"
+    )
+    yield "collectives inside layers and the gradient reduction do not overlap with arithmetic"
+    if model.training.precision == "fp32":
+        yield "fp32 means IEEE fp32; tf32 is not used"
+    if model.training.precision == "fp8":
+        yield "matmuls run in fp8; attention, norms, activations and everything kept between layers stay bf16"
+        yield "fp8 keeps two one-byte copies of every matmul weight beside the bf16 weight"
+    if model.training.optimizer == "adafactor":
+        yield "Adafactor keeps row and column sums of matrices (0.008 bytes a parameter), no momentum"
+    if model.training.optimizer == "muon":
+        yield (
+            "Muon trains hidden matrices (one fp32 momentum, Newton-Schulz steps on matrices taken as square);"
+            " embedding, head and vectors use AdamW"
+        )
+
+
+def _on_memory(model: ModelSpec, graph: LayerGraph) -> Iterable[str]:
+    padded = padded_vocabulary(graph.vocabulary, 1) if graph.vocabulary else 0
+    if padded != graph.vocabulary:
+        yield (
+            f"embedding and head are sized for a padded vocabulary: {graph.vocabulary} -> {padded}"
+            " at tensor_parallel 1, more at higher degrees"
+        )
+    if any(weight.vocabulary for layer in graph.layers for weight in layer.weights):
+        yield f"the loss is computed as `{model.training.loss}` (training.loss)"
+    yield "every stage keeps two receive buffers, one each way, of the largest tensor between stages"
+    if model.training.zero >= 2:
+        yield "ZeRO-2 and ZeRO-3 scatter gradients after every micro-batch, layer by layer"
+
+
+def _on_communication(model: ModelSpec, graph: LayerGraph) -> Iterable[str]:
+    yield (
+        "a gradient ring that leaves the node uses the NICs of all chips of its stage there; replicas of a stage sit in"
+        " neighbouring slots"
+    )
+    if any(weight.tied_to for layer in graph.layers for weight in layer.weights):
+        yield (
+            "a tied matrix has a copy on every stage that uses it; the all-reduce of its gradient is counted at each"
+            " stage's own NIC, the link between the stages is not"
+        )
+    if graph.num_experts:
+        yield "tokens spread evenly over the experts"
+    if max(model.training.context_parallel) > 1:
+        yield "context parallel chips pass keys and values around in a ring, not overlapped with attention"

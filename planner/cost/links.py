@@ -1,0 +1,140 @@
+"""Achievable rates of a cluster's links: inside a node, between nodes of a group, between groups."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from planner.cost.communication import RingPath, StageLink, ring_path, staged_rate
+from planner.cost.compute import INTRA_NODE_EFFICIENCY, NETWORK_EFFICIENCY
+from planner.cost.update import Rings
+
+if TYPE_CHECKING:
+    from planner.cost.sharding import Degrees
+    from planner.spec import Chip, Cluster
+
+__all__ = [
+    "GroupLinks",
+    "expert_path",
+    "gradient_rings",
+    "group_links",
+    "link_between",
+    "link_inside",
+    "network_efficiency",
+]
+
+
+@dataclass(frozen=True)
+class GroupLinks:
+    """Links of one node group, per chip and direction.
+
+    inside: collectives in a node.  inside_link: one pair of chips of a node.  across: between two nodes, through a
+    chip's own NIC.  tied: between two stages that hold the same matrix.
+    """
+
+    inside: RingPath
+    inside_link: RingPath
+    across: RingPath
+    tied: RingPath
+
+
+def network_efficiency(chip: Chip) -> float:
+    """Achieved over nominal rate of a chip's NIC: the profile's, else NETWORK_EFFICIENCY."""
+    known = None if chip.efficiency is None else chip.efficiency.network
+    return NETWORK_EFFICIENCY if known is None else known
+
+
+def group_links(cluster: Cluster, group: int) -> GroupLinks:
+    """Links of a group.
+
+    inside:  link * chip.efficiency.intra_node; else the measured all-reduce bus bandwidth (unless the group has
+             another link than the profile); else link * INTRA_NODE_EFFICIENCY.
+    across:  the slower of the chip's NIC and the group's node-to-node link, * network efficiency; staged through host
+             memory if the link says so.
+    tied:    `inside` in a cluster of one node, else `across`.
+    A group of one-chip nodes has no link inside; its figures are then those of the network and are never used.
+    """
+    node_group, chip = cluster.node_groups[group], cluster.chip_of(group)
+    across = _across(cluster, group)
+    link = node_group.intra_node
+    if link is None:
+        return GroupLinks(across, across, across, across)
+    stated = None if chip.efficiency is None else chip.efficiency.intra_node
+    share = INTRA_NODE_EFFICIENCY if stated is None else stated
+    one_pair = RingPath(link.bandwidth_bytes_per_s * share, link.latency_s)
+    inside = one_pair
+    if stated is None and chip.measured is not None and link == chip.intra_node:
+        inside = RingPath(chip.measured.allreduce_bytes_per_s or one_pair.bytes_per_s, link.latency_s)
+    one_node = len(cluster.node_groups) == 1 and node_group.nodes == 1
+    return GroupLinks(inside, one_pair, across, inside if one_node else across)
+
+
+def _across(cluster: Cluster, group: int) -> RingPath:
+    """From a chip to another node of its group.
+
+    In a group of one node (which asks for tied matrices only): through its NIC, or without one along the slowest link
+    to another group. Unlimited in a cluster of one node, which never asks.
+    """
+    node_group = cluster.node_groups[group]
+    nic, efficiency = node_group.nic, network_efficiency(cluster.chip_of(group))
+    if node_group.nodes > 1:
+        return _way(cluster, group, group, efficiency)
+    if nic is not None:
+        return RingPath(nic.bandwidth_bytes_per_s * efficiency, nic.latency_s)
+    ways = [_way(cluster, group, other, efficiency) for other in range(len(cluster.node_groups)) if other != group]
+    return min(ways, key=lambda way: way.bytes_per_s, default=RingPath(float("inf"), 0.0))
+
+
+def _way(cluster: Cluster, source: int, target: int, efficiency: float) -> RingPath:
+    """One chip's rate along a link, bounded by its own NIC; staged through host memory if the link says so."""
+    path, nic = cluster.path(source, target), cluster.node_groups[source].nic
+    nominal = path.bandwidth_bytes_per_s if nic is None else min(path.bandwidth_bytes_per_s, nic.bandwidth_bytes_per_s)
+    staging = path.staging_bytes_per_s if path.transport == "host" else None
+    return RingPath(staged_rate(nominal * efficiency, staging), path.latency_s)
+
+
+def gradient_rings(links: GroupLinks, slots_per_node: int, degrees: Degrees) -> Rings:
+    """The slowest hops of a stage's gradient rings: one ring a tensor parallel chip, and one a shard of the experts."""
+    width = degrees.tensor * degrees.context
+    dense = ring_path(links.inside, links.across, slots_per_node, degrees.data, width, degrees.tensor)
+    expert = ring_path(links.inside, links.across, slots_per_node, degrees.data, width, degrees.expert.shards)
+    return Rings(dense, expert, links.tied)
+
+
+def expert_path(links: GroupLinks, slots_per_node: int, degrees: Degrees) -> RingPath:
+    """What each chip of an all-to-all has: the link inside when its chips always share a node, else its own NIC.
+
+    A set of e chips with all experts (e x t when experts are divided over the tensor group) spans `span` neighbouring
+    slots. It never leaves a node when span is 1, when the whole stage sits in one node, or when span divides both the
+    slots of a node and the replicas.
+    """
+    layout = degrees.expert
+    chips = layout.all_to_all if layout.tensor == 1 else layout.all_to_all * degrees.tensor
+    span = -(-chips // (degrees.tensor * degrees.context))
+    whole_stage = degrees.data <= slots_per_node and slots_per_node % degrees.data == 0
+    if span == 1 or whole_stage or (slots_per_node % span == 0 and degrees.data % span == 0):
+        return links.inside
+    return RingPath(
+        min(links.inside.bytes_per_s, links.across.bytes_per_s), max(links.inside.latency_s, links.across.latency_s)
+    )
+
+
+def link_between(cluster: Cluster, source: int, target: int) -> StageLink:
+    """The way between stages on two nodes (of two groups, or of one)."""
+    path = cluster.path(source, target)
+    efficiency = [network_efficiency(cluster.chip_of(g)) for g in (source, target)]
+    nics = [
+        float("inf") if nic is None else nic.bandwidth_bytes_per_s * share
+        for nic, share in zip((cluster.node_groups[g].nic for g in (source, target)), efficiency, strict=True)
+    ]
+    staging = None
+    if path.transport == "host":
+        assert path.staging_bytes_per_s is not None, (source, target)
+        staging = (path.staging_bytes_per_s, path.staging_bytes_per_s)
+    return StageLink(path.bandwidth_bytes_per_s * min(efficiency), path.latency_s, nics[0], nics[1], staging)
+
+
+def link_inside(links: GroupLinks) -> StageLink:
+    """The way between two stages of one node."""
+    inside = links.inside_link
+    return StageLink(inside.bytes_per_s, inside.latency_s, inside.bytes_per_s, inside.bytes_per_s)

@@ -1,0 +1,315 @@
+"""The cost model: one object that answers the search, the checker and the report with numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from planner.cost.assumptions import assumptions
+from planner.cost.breakdown import StageBreakdown, StageMemory, StageTime
+from planner.cost.communication import gather_after_transfer_s, transfer_s
+from planner.cost.compute import chip_rates
+from planner.cost.figures import require_figures, usable_groups, wholly_measured
+from planner.cost.kinds import kind_arrays
+from planner.cost.layer_time import chosen_times, collective_times, compute_times, measured_times
+from planner.cost.links import expert_path, gradient_rings, group_links, link_between, link_inside
+from planner.cost.memory import boundary_buffers_bytes, saved_bytes, static_memory, transient_bytes
+from planner.cost.precision import recipe_of
+from planner.cost.sharding import Degrees
+from planner.cost.space import layout_of, plan_space, refusal
+from planner.cost.tables import LayerTable, TransferTable
+from planner.cost.update import optimizer_s, reduction
+from planner.graph.limits import padded_vocabulary
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from planner.cost.compute import ChipRates
+    from planner.cost.layer_time import LayerTimes
+    from planner.cost.links import GroupLinks
+    from planner.cost.memory import StaticMemory
+    from planner.cost.tables import Chain, ChipGroup, Setting
+    from planner.errors import Notice
+    from planner.graph.layers import LayerGraph
+    from planner.spec import Cluster, ModelSpec
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["POLICIES", "CostModel"]
+
+POLICIES: tuple[str, ...] = ("none", "selective", "full")
+
+
+@dataclass(frozen=True)
+class _Numbers:
+    """A layer table and the parts that it sums up."""
+
+    table: LayerTable
+    static: StaticMemory
+    collectives: LayerTimes
+
+
+class CostModel:
+    """Times, bytes and transfers of a model's layers on a cluster's chips. Implements `tables.Problem`.
+
+    Refuses with InputError what planning needs and the inputs lack, and what they pin and cannot be.
+    """
+
+    def __init__(self, cluster: Cluster, model: ModelSpec, graph: LayerGraph) -> None:
+        self._cluster, self._model, self._graph = cluster, model, graph
+        self._recipe = recipe_of(model.training)
+        self.policies: tuple[str, ...] = tuple(p for p in POLICIES if p in model.training.recompute)
+        self.schedules: tuple[str, ...] = tuple(model.training.schedules)
+        self.global_batch: int = model.training.global_batch
+        usable, left_out = usable_groups(cluster, model, graph)
+        require_figures(cluster, model, graph, usable)
+        space = plan_space(cluster, model, graph, usable)
+        self.groups: tuple[ChipGroup, ...] = space.groups
+        self.settings: tuple[Setting, ...] = space.settings
+        self.excluded: tuple[Notice, ...] = (*left_out, *space.notices)
+        self._kinds = kind_arrays(graph, self.policies)
+        self.chain: Chain = self._kinds.chain
+        self._links: dict[int, GroupLinks] = {}
+        self._times: dict[tuple[int, int, int, int, int, bool], tuple[LayerTimes, LayerTimes]] = {}
+        self._numbers: dict[tuple[int, int, Setting], _Numbers | None] = {}
+        self._transfers: dict[tuple[int, int, int, int, bool, int, int], TransferTable] = {}
+
+    # --- what the search asks --------------------------------------------------------------------------------------
+
+    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
+        """Numbers of every layer kind; None when the degree is no choice there (`why_not` says why)."""
+        numbers = self._numbers_of(group, tensor, setting)
+        return None if numbers is None else numbers.table
+
+    def why_not(self, group: int, tensor: int, setting: Setting) -> str | None:
+        """The sentence behind a `table` that is None."""
+        reason = refusal(self.groups[group], tensor, setting, self._model, self._graph)
+        return None if reason is None else reason.sentence
+
+    def transfer(
+        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+    ) -> TransferTable:
+        """Seconds to move one micro-batch across a boundary, by the kind of the last layer before it."""
+        size, context = setting.micro_batch_size, setting.context_parallel
+        key = (source, source_tensor, target, target_tensor, same_node, size, context)
+        if key not in self._transfers:
+            self._transfers[key] = self._transfer(source, source_tensor, target, target_tensor, same_node, setting)
+        return self._transfers[key]
+
+    # --- what the checker and the report ask -----------------------------------------------------------------------
+
+    def breakdown(
+        self, group: int, tensor: int, setting: Setting, counts: Sequence[Sequence[int]], in_flight: int
+    ) -> StageBreakdown:
+        """Memory and time of a stage, part by part.
+
+        counts[q][k]: layers of kind k under recompute policy q (`kind_counts`); in_flight: micro-batches whose
+        activations it holds.
+        """
+        import numpy as np
+
+        numbers = self._numbers_of(group, tensor, setting)
+        assert numbers is not None, self.why_not(group, tensor, setting)
+        table, held = numbers.table, np.asarray(counts, dtype=float)
+        layers = held.sum(axis=0)
+        present = held > 0
+        memory = StageMemory(
+            weights=float(layers @ numbers.static.weights),
+            gradients=float(layers @ numbers.static.gradients),
+            optimizer=float(layers @ numbers.static.optimizer),
+            activations=in_flight * float((held * table.saved_bytes).sum()),
+            transient=float(np.where(present, table.transient_bytes, 0.0).max()),
+            buffers=table.fixed_bytes,
+            usable_bytes=table.usable_bytes,
+        )
+        collectives = numbers.collectives
+        both_ways = layers @ (collectives.forward_s + collectives.backward_input_s + collectives.backward_weight_s)
+        time = StageTime(
+            forward_s=float(layers @ table.forward_s),
+            backward_input_s=float(layers @ table.backward_input_s),
+            backward_weight_s=float(layers @ table.backward_weight_s),
+            recompute_s=float((held * table.recompute_s).sum()),
+            reduction_s=float(layers @ table.reduction_s) + table.fixed_update_s,
+            optimizer_s=float(layers @ table.optimizer_s),
+            communication_s=float(both_ways + (held * collectives.recompute_s).sum()),
+        )
+        return StageBreakdown(memory, time)
+
+    def kind_counts(self, layers: Sequence[str], recompute: Mapping[str, str]) -> list[list[int]]:
+        """Counts for `breakdown` from layer names and their recompute policies (`none` where nothing is said)."""
+        position = {name: i for i, name in enumerate(self.chain.names)}
+        counts = [[0] * self._kinds.num_kinds for _ in self.policies]
+        default = "none" if "none" in self.policies else self.policies[0]
+        for name in layers:
+            policy = recompute.get(name, default)
+            counts[self.policies.index(policy)][self.chain.kinds[position[name]]] += 1
+        return counts
+
+    def boundary_bytes(self, layer: int, setting: Setting) -> float:
+        """Bytes of one micro-batch that a replica's chips together send across the cut after a layer of the chain."""
+        elements = self._kinds.boundary_elements[self.chain.kinds[layer]]
+        return float(elements) * setting.micro_batch_size * self._recipe.weight
+
+    def transport(self, source: int, target: int, same_node: bool) -> str:
+        """How bytes travel between two stages: `rdma`, or `host` (through host memory); inside a node always `rdma`."""
+        return "rdma" if same_node else str(self._cluster.path(source, target).transport)
+
+    def peak_flops_per_s(self, group: int) -> float | None:
+        """The chip's dense peak in the asked precision, the denominator of MFU; None where the profile has none."""
+        return self._cluster.chip_of(group).peak_flops_per_s.get(self._model.training.precision)
+
+    @property
+    def model_flops_per_step(self) -> float:
+        """FLOPs that the mathematics needs for one step:  3 * batch * useful matmul and attention FLOPs of all layers.
+
+        Three passes: forward, and twice that backward; less where frozen layers need less. Recompute does not count,
+        inside a kernel or outside (model FLOPs of MFU, Chowdhery et al., arXiv 2204.02311, appendix B), nor does the
+        padding of the vocabulary.
+        """
+        total = 0.0
+        for layer in self._graph.layers:
+            for op in layer.operations:
+                if op.operation_class in {"matmul", "attention"}:
+                    useful = op.flops if op.useful_flops is None else op.useful_flops
+                    total += useful * (1 + min(2.0, op.backward_flops_ratio))
+        return self.global_batch * total
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Assumptions that a reader of the plan must know: the graph's and the cost model's."""
+        return (*self._graph.notes, *assumptions(self._model, self._graph))
+
+    @property
+    def space(self) -> dict[str, object]:
+        """The dimensions of the plan space that the cost model spans, for the plan's `plan_space`."""
+        return {
+            "micro_batch_size": sorted({s.micro_batch_size for s in self.settings}),
+            "data_parallel": sorted({s.data_parallel for s in self.settings}),
+            "context_parallel": sorted({s.context_parallel for s in self.settings}),
+            "expert_parallel": sorted({s.expert_parallel for s in self.settings}),
+            "tensor_parallel": {group.name: list(group.tensor_degrees) for group in self.groups},
+            "recompute": list(self.policies),
+            "schedules": list(self.schedules),
+            "restrictions": [
+                "tensor_parallel x context_parallel chips of a replica's stage share a node",
+                "all replicas of a stage sit in one node group",
+                *(notice.message for notice in self.excluded),
+            ],
+        }
+
+    # --- how the numbers are made ----------------------------------------------------------------------------------
+
+    def _links_of(self, group: int) -> GroupLinks:
+        if group not in self._links:
+            self._links[group] = group_links(self._cluster, group)
+        return self._links[group]
+
+    def _rates(self, group: int) -> ChipRates:
+        return chip_rates(self._cluster.chip_of(group), self._model.training.precision)
+
+    def _degrees(self, tensor: int, setting: Setting) -> Degrees:
+        layout = layout_of(tensor, setting, self._graph)
+        assert not isinstance(layout, str), layout
+        return Degrees(
+            tensor=tensor,
+            context=setting.context_parallel,
+            data=setting.data_parallel,
+            sequence_parallel=self._model.training.sequence_parallel,
+            expert=layout,
+        )
+
+    def _padding(self, tensor: int) -> float:
+        """Padded over real vocabulary size; 1 where the graph knows no vocabulary."""
+        vocabulary = self._graph.vocabulary
+        return padded_vocabulary(vocabulary, tensor) / vocabulary if vocabulary else 1.0
+
+    def _numbers_of(self, group: int, tensor: int, setting: Setting) -> _Numbers | None:
+        key = (group, tensor, setting)
+        if key not in self._numbers:
+            allowed = refusal(self.groups[group], tensor, setting, self._model, self._graph) is None
+            self._numbers[key] = self._make_numbers(group, tensor, setting) if allowed else None
+        return self._numbers[key]
+
+    def _layer_times(
+        self, group: int, tensor: int, setting: Setting, degrees: Degrees
+    ) -> tuple[LayerTimes, LayerTimes]:
+        """Arithmetic and collectives; equal for settings that differ in what no layer feels."""
+        links = self._links_of(group)
+        slots = self.groups[group].slots_per_node(tensor, setting.context_parallel)
+        experts = expert_path(links, slots, degrees)
+        size = setting.micro_batch_size
+        crosses = experts is not links.inside
+        key = (group, tensor, size, setting.context_parallel, setting.expert_parallel, crosses)
+        if key not in self._times:
+            chip = self._cluster.chip_of(group)
+            measured, known = measured_times(self._kinds, chip.name, degrees, size)
+            times = measured
+            if not wholly_measured(self._graph, chip.name):
+                padding = self._padding(tensor)
+                roofline = compute_times(self._kinds, self._rates(group), degrees, self._recipe, size, padding)
+                times = chosen_times(roofline, measured, known)
+            collectives = collective_times(self._kinds, degrees, self._recipe.weight, size, links.inside, experts)
+            self._times[key] = (times, collectives)
+        return self._times[key]
+
+    def _make_numbers(self, group: int, tensor: int, setting: Setting) -> _Numbers:
+        degrees, recipe, kinds = self._degrees(tensor, setting), self._recipe, self._kinds
+        size, single, padding = setting.micro_batch_size, setting.single_stage, self._padding(tensor)
+        slots = self.groups[group].slots_per_node(tensor, setting.context_parallel)
+        rings = gradient_rings(self._links_of(group), slots, degrees)
+        arithmetic, collectives = self._layer_times(group, tensor, setting, degrees)
+        reduced = reduction(kinds, recipe, degrees, rings, single, padding)
+        static = static_memory(kinds, recipe, degrees, single, padding)
+        times = arithmetic + collectives
+        table = LayerTable(
+            forward_s=times.forward_s + reduced.forward_s,
+            backward_input_s=times.backward_input_s + reduced.backward_input_s,
+            backward_weight_s=times.backward_weight_s + reduced.backward_weight_s,
+            recompute_s=times.recompute_s,
+            static_bytes=static.total,
+            saved_bytes=saved_bytes(kinds, degrees, recipe.weight, size, padding),
+            transient_bytes=transient_bytes(kinds, recipe, degrees, size, padding),
+            reduction_s=reduced.reduction_s,
+            optimizer_s=optimizer_s(kinds, recipe, degrees, self._rates(group), single, padding),
+            fixed_bytes=0.0 if single else boundary_buffers_bytes(kinds, degrees, recipe.weight, size),
+            usable_bytes=self._usable_bytes(group),
+            fixed_update_s=reduced.fixed_s,
+        )
+        return _Numbers(table, static, collectives)
+
+    def _usable_bytes(self, group: int) -> float:
+        """What a stage may use on one chip:  reported memory (else nominal) - reserve."""
+        chip = self._cluster.chip_of(group)
+        memory = chip.reported_memory_bytes or chip.memory_bytes
+        assert memory is not None, chip.name
+        return float(memory - self._cluster.node_groups[group].reserve_bytes)
+
+    def _transfer(
+        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+    ) -> TransferTable:
+        import numpy as np
+
+        links = {g: self._links_of(g) for g in (source, target)}
+        inside = same_node and self.groups[source].chips_per_node > 1
+        forward = link_inside(links[source]) if inside else link_between(self._cluster, source, target)
+        backward = forward if inside else link_between(self._cluster, target, source)
+        context, sequence_parallel = setting.context_parallel, self._model.training.sequence_parallel
+        onward, back = [], []
+        for elements in self._kinds.boundary_elements:
+            num_bytes = float(elements) * setting.micro_batch_size * self._recipe.weight
+            onward.append(
+                transfer_s(num_bytes, source_tensor, target_tensor, context, forward)
+                + gather_after_transfer_s(
+                    num_bytes, source_tensor, target_tensor, context, sequence_parallel, links[target].inside
+                )
+            )
+            back.append(
+                transfer_s(num_bytes, target_tensor, source_tensor, context, backward)
+                + gather_after_transfer_s(
+                    num_bytes, target_tensor, source_tensor, context, sequence_parallel, links[source].inside
+                )
+            )
+        return TransferTable(np.array(onward), np.array(back))

@@ -1,0 +1,72 @@
+"""Where stages sit: pure rules that the search, the checker and the trainers share.
+
+A *slot* is the tensor x context chips of one stage replica; it never leaves a node. The slots of a node group are
+numbered node by node; stage j (0-based, counted within its group) with replicas i = 0 .. d-1 occupies slots j*d + i.
+Chips of a node that no slot covers stay idle. Ranks number every chip of the cluster in the order of node groups, nodes
+and chips.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from planner.cost.tables import ChipGroup
+
+__all__ = [
+    "chips_of_slot",
+    "crosses_node",
+    "first_rank",
+    "idle_chips_per_node",
+    "node_of_slot",
+    "ranks_of_replica",
+    "slot_of",
+]
+
+
+def slot_of(stage_index: int, replica: int, data: int) -> int:
+    """Slot of a replica of the group's stage `stage_index`:  j*d + i."""
+    return stage_index * data + replica
+
+
+def node_of_slot(slot: int, slots_per_node: int) -> int:
+    """Node (within its group) that a slot sits in."""
+    return slot // slots_per_node
+
+
+def crosses_node(stage_index: int, data: int, slots_per_node: int) -> bool:
+    """Whether the transfer from a stage to the next of the same group leaves a node for any replica."""
+    return any(
+        node_of_slot(slot_of(stage_index, i, data), slots_per_node)
+        != node_of_slot(slot_of(stage_index + 1, i, data), slots_per_node)
+        for i in range(data)
+    )
+
+
+def chips_of_slot(slot: int, chips_per_node: int, tensor: int, context: int = 1) -> tuple[int, ...]:
+    """Chips of a slot, numbered within the group, tensor parallel neighbours together."""
+    width = tensor * context
+    slots_per_node = chips_per_node // width
+    start = node_of_slot(slot, slots_per_node) * chips_per_node + slot % slots_per_node * width
+    return tuple(range(start, start + width))
+
+
+def idle_chips_per_node(chips_per_node: int, tensor: int, context: int = 1) -> int:
+    """Chips of every node that no slot covers."""
+    return chips_per_node % (tensor * context)
+
+
+def first_rank(groups: Sequence[ChipGroup], group: int) -> int:
+    """Rank of a group's first chip: all chips of earlier groups come before it, idle ones included."""
+    return sum(g.nodes * g.chips_per_node for g in groups[:group])
+
+
+def ranks_of_replica(
+    groups: Sequence[ChipGroup], group: int, stage_index: int, replica: int, data: int, tensor: int, context: int = 1
+) -> tuple[int, ...]:
+    """Ranks of one replica of the group's stage `stage_index`."""
+    slot = slot_of(stage_index, replica, data)
+    start = first_rank(groups, group)
+    return tuple(start + chip for chip in chips_of_slot(slot, groups[group].chips_per_node, tensor, context))

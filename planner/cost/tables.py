@@ -1,0 +1,128 @@
+"""Numbers that search, checker and simulator share: tables per layer kind, and the shape of a pipeline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Chain", "ChipGroup", "LayerTable", "Problem", "Setting", "TransferTable"]
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What is equal for all stages of a candidate and changes a layer's numbers."""
+
+    micro_batch_size: int
+    data_parallel: int
+    context_parallel: int = 1
+    expert_parallel: int = 1
+    single_stage: bool = False
+    """The pipeline has one stage: tied matrices need no second copy and no all-reduce."""
+
+
+@dataclass(frozen=True)
+class LayerTable:
+    """Numbers per layer kind (K) for one (node group, tensor parallel degree, setting), on one chip; Q recompute
+    policies in the problem's order.
+
+    forward_s, backward_input_s, backward_weight_s: (K,) seconds for one micro-batch, collectives included.
+    recompute_s: (Q, K) seconds that a policy adds to the backward pass; zero for `none`.
+    static_bytes: (K,) weights, gradients, optimizer states.  saved_bytes: (Q, K) per micro-batch in flight.
+    transient_bytes: (Q, K) largest working set.
+    reduction_s, optimizer_s: (K,) seconds after the last micro-batch: exposed gradient reduction and optimizer step.
+    fixed_bytes: communication buffers and the like, once a stage.  usable_bytes: what a stage may use in all.
+    fixed_update_s: latency part of the reduction, once a stage.
+    """
+
+    forward_s: Floats
+    backward_input_s: Floats
+    backward_weight_s: Floats
+    recompute_s: Floats
+    static_bytes: Floats
+    saved_bytes: Floats
+    transient_bytes: Floats
+    reduction_s: Floats
+    optimizer_s: Floats
+    fixed_bytes: float
+    usable_bytes: float
+    fixed_update_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class TransferTable:
+    """Seconds to move one micro-batch across a stage boundary, by the kind (K) of the last layer before it.
+
+    forward_s: activations onward.  backward_s: their gradients back.  Latency included.
+    """
+
+    forward_s: Floats
+    backward_s: Floats
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The layers in order: `kinds[i]` is the kind index of layer i; names are for people."""
+
+    names: tuple[str, ...]
+    kinds: tuple[int, ...]
+    kind_names: tuple[str, ...]
+
+    @property
+    def num_layers(self) -> int:
+        return len(self.kinds)
+
+
+@dataclass(frozen=True)
+class ChipGroup:
+    """A node group as the search sees it. price: currency per chip-hour (0 when none is given)."""
+
+    name: str
+    chip: str
+    nodes: int
+    chips_per_node: int
+    tensor_degrees: tuple[int, ...]
+    price: float = 0.0
+
+    def slots_per_node(self, tensor: int, context: int = 1) -> int:
+        """Stage replicas that fit one node: a replica's (tensor x context) chips never leave a node unless context
+        parallelism is larger than the node.
+        """
+        return self.chips_per_node // (tensor * context)
+
+    def max_stages(self, tensor: int, data: int, context: int = 1) -> int:
+        """Stages of `data` replicas that the group's chips can hold."""
+        return self.nodes * self.slots_per_node(tensor, context) // data
+
+
+class Problem(Protocol):
+    """What the search needs, whatever made the numbers."""
+
+    @property
+    def chain(self) -> Chain: ...
+    @property
+    def groups(self) -> tuple[ChipGroup, ...]: ...
+    @property
+    def policies(self) -> tuple[str, ...]: ...
+    @property
+    def global_batch(self) -> int: ...
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        """Every (micro-batch size, data, context, expert degree) of the plan space, `single_stage` False."""
+        ...
+
+    @property
+    def schedules(self) -> tuple[str, ...]: ...
+
+    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
+        """None when the degree is not possible there (the reason is kept by the cost model)."""
+        ...
+
+    def transfer(
+        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+    ) -> TransferTable: ...

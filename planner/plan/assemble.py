@@ -1,0 +1,294 @@
+"""From what the search chose to a whole plan: ranks, numbers, prediction, certificate."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from planner.cost.placement import crosses_node, ranks_of_replica
+from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_pipeline, predict
+from planner.plan.file import sha256_of
+from planner.plan.schema import (
+    Certificate,
+    IdleChips,
+    InputDocument,
+    Inputs,
+    Island,
+    Pipeline,
+    Plan,
+    PlanNotice,
+    Prediction,
+    Schedule,
+    Stage,
+    StageMemory,
+    StageTime,
+    TrainingEstimate,
+    Transfer,
+)
+
+if TYPE_CHECKING:
+    from planner.cost.breakdown import StageBreakdown
+    from planner.cost.model import CostModel
+    from planner.cost.tables import Chain, Setting
+    from planner.errors import Notice
+    from planner.graph.layers import LayerGraph
+    from planner.spec import Cluster, ModelSpec
+
+__all__ = [
+    "PipelineChoice",
+    "Proved",
+    "StageChoice",
+    "assemble_plan",
+    "recompute_by_name",
+    "tied_layers",
+    "training_estimate",
+]
+
+
+@dataclass(frozen=True)
+class PipelineChoice:
+    """What the search decides; everything else in a plan follows. The setting's data_parallel counts the replicas."""
+
+    schedule: str
+    setting: Setting
+    micro_batches: int
+    stages: tuple[StageChoice, ...]
+
+
+@dataclass(frozen=True)
+class Proved:
+    """What the search proved. bound: no plan of the space is below it; s a step or, for `cost`, currency a step."""
+
+    bound: float
+    gap_asked: float
+    why_stopped: Literal["gap", "time", "interrupted", "exhausted"]
+    plan_space: Mapping[str, Any]
+    objective: Literal["throughput", "cost"] = "throughput"
+    solver: Mapping[str, Any] = field(default_factory=dict)
+
+
+def recompute_by_name(
+    chain: Chain, first: int, end: int, counts: Sequence[Sequence[int]], policies: Sequence[str]
+) -> dict[str, str]:
+    """Name the layers that are recomputed, from counts[kind][policy]: of a kind the earliest, `full` first."""
+    order = [q for name in ("full", "selective") for q, policy in enumerate(policies) if policy == name]
+    left = {(k, q): per_policy[q] for k, per_policy in enumerate(counts) for q in order}
+    named: dict[str, str] = {}
+    for layer in range(first, end):
+        kind = chain.kinds[layer]
+        for q in order:
+            if left[kind, q] > 0:
+                left[kind, q] -= 1
+                named[chain.names[layer]] = policies[q]
+                break
+    return named
+
+
+def assemble_plan(
+    cluster: Cluster,
+    model: ModelSpec,
+    graph: LayerGraph,
+    cost: CostModel,
+    choice: PipelineChoice,
+    proved: Proved,
+    *,
+    notices: Sequence[Notice] = (),
+    ignored_constraints: Sequence[Literal["memory"]] = (),
+) -> Plan:
+    """A plan of one island of identical pipelines, every number asked of the cost model."""
+    shape = shape_of(cost, choice)
+    numbers = evaluate_pipeline(cost, shape)
+    tokens = model.training.global_batch * model.training.sequence_length
+    prediction = predict(cost, shape, numbers, tokens)
+    pipeline = _pipeline(cost, choice, shape, numbers)
+    price = price_per_hour(cluster, shape)
+    return Plan(
+        inputs=Inputs(cluster=_document(cluster.name, cluster), model=_document(model.name, model)),
+        islands=(Island(name=cluster.name, pipelines=(pipeline,)),),
+        tied_layers=tied_layers(graph),
+        idle=_idle(cluster, shape),
+        prediction=prediction,
+        training=training_estimate(model, prediction, price, cluster.currency),
+        certificate=_certificate(proved, prediction, price, cluster.currency, tokens),
+        ignored_constraints=tuple(ignored_constraints),
+        assumptions=tuple(dict.fromkeys(cost.notes)),
+        warnings=tuple(PlanNotice(code=n.code, message=n.message) for n in dict.fromkeys(notices)),
+    )
+
+
+def _document(name: str, spec: Cluster | ModelSpec) -> InputDocument:
+    document = spec.model_dump(mode="json")
+    return InputDocument(name=name, sha256=sha256_of(document), document=document)
+
+
+def shape_of(cost: CostModel, choice: PipelineChoice) -> PipelineShape:
+    """The choice with its places: stages of a group fill its slots in their order along the pipeline."""
+    setting = choice.setting
+    indices = stage_indices([stage.group for stage in choice.stages])
+    same_node = []
+    for before, after, index in zip(choice.stages, choice.stages[1:], indices, strict=False):
+        same = before.group == after.group and before.tensor == after.tensor
+        if same:
+            slots = cost.groups[before.group].slots_per_node(before.tensor, setting.context_parallel)
+            same = not crosses_node(index, setting.data_parallel, slots)
+        same_node.append(same)
+    return PipelineShape(choice.schedule, setting, choice.micro_batches, choice.stages, tuple(same_node))
+
+
+def stage_indices(groups: Sequence[int]) -> list[int]:
+    """For every stage its index among the stages of its group."""
+    return [groups[:s].count(group) for s, group in enumerate(groups)]
+
+
+def _pipeline(cost: CostModel, choice: PipelineChoice, shape: PipelineShape, numbers: PipelineNumbers) -> Pipeline:
+    stages = tuple(
+        _stage(cost, choice.setting, stage, index, breakdown, held)
+        for stage, index, breakdown, held in zip(
+            shape.stages,
+            stage_indices([s.group for s in shape.stages]),
+            numbers.stages,
+            numbers.in_flight,
+            strict=True,
+        )
+    )
+    transfers = tuple(
+        Transfer(
+            from_stage=s,
+            to_stage=s + 1,
+            bytes=boundary.num_bytes,
+            time_s=boundary.onward_s,
+            backward_time_s=boundary.back_s,
+            transport=boundary.transport,
+            same_node=same,
+        )
+        for s, (boundary, same) in enumerate(zip(numbers.boundaries, shape.same_node, strict=True))
+    )
+    return Pipeline(
+        replicas=choice.setting.data_parallel,
+        micro_batches=choice.micro_batches,
+        micro_batch_size=choice.setting.micro_batch_size,
+        schedule=Schedule.model_validate({"name": choice.schedule}),
+        stages=stages,
+        transfers=transfers,
+        reduction_s=max(b.time.reduction_s for b in numbers.stages),
+        optimizer_s=max(b.time.optimizer_s for b in numbers.stages),
+    )
+
+
+def _stage(
+    cost: CostModel, setting: Setting, stage: StageChoice, index: int, breakdown: StageBreakdown, held: int
+) -> Stage:
+    group, data, context = cost.groups[stage.group], setting.data_parallel, setting.context_parallel
+    return Stage(
+        node_group=group.name,
+        chip=group.chip,
+        layers=cost.chain.names[stage.first : stage.end],
+        tensor_parallel=stage.tensor,
+        context_parallel=context,
+        expert_parallel=setting.expert_parallel,
+        recompute={name: policy for name, policy in stage.recompute.items() if policy != "none"},
+        in_flight=held,
+        ranks=tuple(
+            ranks_of_replica(cost.groups, stage.group, index, replica, data, stage.tensor, context)
+            for replica in range(data)
+        ),
+        memory=memory_of(breakdown),
+        time=time_of(breakdown),
+    )
+
+
+def memory_of(breakdown: StageBreakdown) -> StageMemory:
+    """Whole bytes; the peak is the sum of the rounded parts."""
+    parts = {name: round(value) for name, value in breakdown.memory.parts().items()}
+    return StageMemory(peak_bytes=sum(parts.values()), usable_bytes=round(breakdown.memory.usable_bytes), parts=parts)
+
+
+def time_of(breakdown: StageBreakdown) -> StageTime:
+    """The seconds as they are."""
+    time = breakdown.time
+    return StageTime(
+        forward_s=time.forward_s,
+        backward_input_s=time.backward_input_s,
+        backward_weight_s=time.backward_weight_s,
+        recompute_s=time.recompute_s,
+        reduction_s=time.reduction_s,
+        optimizer_s=time.optimizer_s,
+        communication_s=time.communication_s,
+    )
+
+
+def tied_layers(graph: LayerGraph) -> tuple[tuple[str, ...], ...]:
+    """Layers that share a matrix, its owner first."""
+    holders: dict[str, list[str]] = {}
+    for layer in graph.layers:
+        for weight in layer.weights:
+            if weight.tied_to is not None:
+                holders.setdefault(weight.tied_to, [weight.tied_to]).append(layer.name)
+    return tuple(tuple(dict.fromkeys(names)) for names in holders.values())
+
+
+def chips_of_groups(shape: PipelineShape) -> dict[int, int]:
+    """Used chips of every node group that is used."""
+    per_stage = shape.setting.context_parallel * shape.setting.data_parallel
+    used: dict[int, int] = {}
+    for stage in shape.stages:
+        used[stage.group] = used.get(stage.group, 0) + stage.tensor * per_stage
+    return used
+
+
+def _idle(cluster: Cluster, shape: PipelineShape) -> tuple[IdleChips, ...]:
+    used = chips_of_groups(shape)
+    left = [
+        (group.name, group.nodes * group.chips_per_node - used.get(index, 0))
+        for index, group in enumerate(cluster.node_groups)
+    ]
+    return tuple(IdleChips(node_group=name, chips=chips) for name, chips in left if chips)
+
+
+def price_per_hour(cluster: Cluster, shape: PipelineShape) -> float:
+    """Currency an hour for the chips that the plan uses; 0 when no price is known."""
+    return sum(
+        chips * cluster.node_groups[group].price_per_chip_hour for group, chips in chips_of_groups(shape).items()
+    )
+
+
+def training_estimate(model: ModelSpec, prediction: Prediction, price: float, currency: str) -> TrainingEstimate | None:
+    """Days and cost of the whole run; None when neither its length nor a price is known."""
+    tokens = model.training.tokens
+    if tokens is None and price == 0:
+        return None
+    steps = days = cost = None
+    if tokens is not None:
+        steps = math.ceil(tokens / (model.training.global_batch * model.training.sequence_length))
+        days = steps * prediction.step_time_s / 86400
+        cost = days * 24 * price if price else None
+    return TrainingEstimate(
+        tokens=tokens,
+        steps=steps,
+        days=days,
+        price_per_hour=price or None,
+        price_per_million_tokens=price / 3600 / prediction.tokens_per_s * 1e6 if price else None,
+        cost=cost,
+        currency=currency if price else None,
+    )
+
+
+def _certificate(proved: Proved, prediction: Prediction, price: float, currency: str, tokens: int) -> Certificate:
+    """Objective and bound in the unit that people read; the gap is theirs."""
+    objective, bound, unit = prediction.step_time_s, proved.bound, "s"
+    if proved.objective == "cost":
+        objective = objective * price / 3600 / tokens
+        bound, unit = bound / tokens, f"{currency}/token"
+    bound = min(max(bound, 0.0), objective)
+    return Certificate(
+        objective=objective,
+        unit=unit,
+        bound=bound,
+        gap=(objective - bound) / objective,
+        gap_asked=proved.gap_asked,
+        why_stopped=proved.why_stopped,
+        plan_space=dict(proved.plan_space),
+        solver=dict(proved.solver),
+    )

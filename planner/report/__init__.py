@@ -1,0 +1,1 @@
+"""Tables and bars for people: what a plan, a model and a chip look like in a terminal."""

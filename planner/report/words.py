@@ -1,0 +1,73 @@
+"""Words and numbers that every report uses."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+__all__ = ["format_count", "format_exact_duration", "format_number", "format_percent", "layer_ranges", "plural"]
+
+_NUMBERED = re.compile(r"(.*?)(\d+)$")
+
+
+def plural(word: str, count: int) -> str:
+    """`1 stage`, `2 stages`, `2 micro-batches`: the word alone."""
+    if count == 1:
+        return word
+    return word + ("es" if word.endswith("ch") else "s")
+
+
+def format_percent(fraction: float, decimals: int = 1) -> str:
+    """`12.3 %`."""
+    return f"{100 * fraction:.{decimals}f} %"
+
+
+def format_number(value: float) -> str:
+    """`12,345` or, below 100, three significant figures."""
+    if value >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def format_count(count: float) -> str:
+    """`8.03 B`: thousands, millions, billions, trillions."""
+    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
+        if abs(count) >= size:
+            return f"{count / size:.2f} {letter}"
+    return f"{count:.0f}" if float(count).is_integer() else f"{count:.2f}"
+
+
+def format_exact_duration(seconds: float) -> str:
+    """`12.34 s`: four figures, where two durations are compared."""
+    for size, unit in ((1.0, "s"), (1e-3, "ms")):
+        if seconds >= size:
+            return f"{seconds / size:.4g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
+    return f"{seconds * 1e6:.4g} us"
+
+
+def layer_ranges(names: Iterable[str]) -> str:
+    """`embedding, layers.0-11`: consecutive numbers of one prefix run together."""
+    return ", ".join(_runs(names))
+
+
+def _runs(names: Iterable[str]) -> Iterator[str]:
+    prefix, first, last = "", -1, -1
+    for name in names:
+        match = _NUMBERED.match(name)
+        if match and match[1] == prefix and int(match[2]) == last + 1 and first >= 0:
+            last += 1
+            continue
+        if first >= 0:
+            yield _run(prefix, first, last)
+        first = -1
+        if match:
+            prefix, first, last = match[1], int(match[2]), int(match[2])
+        else:
+            prefix = ""
+            yield name
+    if first >= 0:
+        yield _run(prefix, first, last)
+
+
+def _run(prefix: str, first: int, last: int) -> str:
+    return f"{prefix}{first}" if first == last else f"{prefix}{first}-{last}"

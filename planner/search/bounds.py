@@ -1,0 +1,364 @@
+"""Refutation: nodes of the tree that cannot hold all layers within a step time T, whatever the order of their groups.
+
+For every stage of every plan with step time T (rows of cost/rows.py with s = e, weakened to depend on few numbers):
+
+    S + C + coefficient * t_s + u <= T
+        coefficient = (m - k_s) + (k_s - 1) * beta,  beta = the least share of B in t, or 1/2
+    m t_s + u_s <= T
+
+S: time of one micro-batch through all stages; C: all transfers onward and back; u: the least update of a stage.
+A stage therefore holds no more work than the largest piece of the chain within a time; if all stages together hold less
+than the whole chain, the node is dead.
+S itself is at least the cheapest way to spread the chain over what the stages can hold: raise S, floor again, until
+nothing changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from planner.search.candidates import IDLE, OPEN, Node, Root
+from planner.search.links import LinkFloor, waits
+from planner.search.stage_options import StairTable
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Refuter"]
+
+_ROUNDS = 4
+_FOREVER = 1e30
+"""A step time that no plan needs: what is refuted at it cannot be placed at all."""
+
+
+class Refuter:
+    """Refutes nodes of one root. Vectorised over nodes."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self.num_groups = len(root.groups)
+        self.total = 0.0
+        self._tables: dict[tuple[int, int], StairTable] = {}
+        self._links = LinkFloor(root)
+        self._inner: dict[tuple[int, int], float] = {}
+        self._beta: float = 0.5
+        self._least_update = 0.0
+        self._prepare()
+
+    def _prepare(self) -> None:
+        root = self.root
+        ratios, updates = [], []
+        for g in range(self.num_groups):
+            for t in root.degrees(g):
+                options = root.options(g, t)
+                assert options is not None
+                ratios.append(options.backward_share)
+                updates.append(options.least_update)
+        self._beta = min(ratios, default=0.5)
+        self._least_update = min(updates, default=0.0)
+        self.total = root.total_work()
+
+    def _inner_transfer(self, g: int, t: int) -> float:
+        if (g, t) not in self._inner:
+            self._inner[g, t] = self._least_inner_transfer(g, t)
+        return self._inner[g, t]
+
+    def _least_inner_transfer(self, g: int, t: int) -> float:
+        return min(self.root.least_transfer(g, t, g, t, same).both for same in (True, False))
+
+    def refuted(
+        self, nodes: list[Node], step_time: Floats | Sequence[float] | float
+    ) -> tuple[NDArray[np.bool_], Floats]:
+        """Which nodes are dead at `step_time` (scalar or one a node), and each node's spare capacity over the chain's
+        work (negative when dead).
+        """
+        import numpy as np
+
+        n = len(nodes)
+        limit = np.broadcast_to(np.asarray(step_time, dtype=float), (n,))
+        tensor = np.array([x.tensor for x in nodes])
+        low, high = np.array([x.low for x in nodes]), np.array([x.high for x in nodes])
+        transfers, wait = self._transfer_floor(nodes, tensor, low)
+        through = np.zeros(n)
+        dead = np.zeros(n, dtype=bool)
+        spare = np.full(n, np.inf)
+        for _ in range(_ROUNDS):
+            room = limit - through - transfers - self._least_update
+            capacity, speed = self._capacities(tensor, high, room, limit)
+            spare = capacity.sum(axis=1) / self.total - 1.0
+            previous, through = through, self._fill(capacity, speed)
+            dead |= (spare < -1e-9) | (room <= 0) | (self._way(through, transfers, wait) > limit)
+            if np.all((through <= previous * (1 + 1e-6)) | dead):
+                break
+        return dead, np.where(dead, np.minimum(spare, -1e-9), spare)
+
+    def bound(self, node: Node) -> float:
+        """A lower bound of a node's step time: the largest refuted T to 0.4 %; inf when no T is possible (memory)."""
+        if self.refuted([node], _FOREVER)[0][0]:
+            return float("inf")
+        low = self.rate_bound(self.root)
+        high, factor = low * 1.02, 1.05
+        while self.refuted([node], high)[0][0]:
+            low, high, factor = high, high * factor, factor**2
+        while high - low > 4e-3 * high:
+            middle = (low * high) ** 0.5
+            if self.refuted([node], middle)[0][0]:
+                low = middle
+            else:
+                high = middle
+        return low
+
+    @staticmethod
+    def rate_bound(root: Root) -> float:
+        """A quick lower bound: all stages of every group at their best degree share the work without loss.
+
+        With K the most stages, w the chain's work, r_g the least seconds per work:  sum_g P_g / r_g  is the pool's
+        rate, and
+        T >= m w / rate,   T >= w min_g r_g + ((m - k) + (k - 1) / 2) w / rate  with k = the in-flight count at distance
+        K.
+        """
+        rate, most, fastest = 0.0, 0, float("inf")
+        for g in range(len(root.groups)):
+            best, stages = 0.0, 0
+            for t in root.degrees(g):
+                options = root.options(g, t)
+                assert options is not None
+                per_work = options.least_time_per_work
+                best = max(best, root.max_stages(g, t) / max(per_work, 1e-300))
+                stages = max(stages, root.max_stages(g, t))
+                fastest = min(fastest, per_work)
+            rate, most = rate + best, most + stages
+        if rate <= 0:
+            return float("inf")
+        m, k = root.micro_batches, root.stages_in_flight(max(1, most))
+        share = root.total_work() / rate
+        return max(m * share, root.total_work() * fastest + ((m - k) + (k - 1) / 2) * share)
+
+    @staticmethod
+    def single_stage_bound(root: Root) -> float:
+        """A lower bound of the step time of pipelines of one stage; inf when the chain fits no stage."""
+        single = root.single_stage()
+        whole = root.intervals.index[0, root.intervals.num_layers]
+        least = float("inf")
+        for g in range(len(root.groups)):
+            for t in single.degrees(g):
+                options = single.options(g, t)
+                assert options is not None
+                k = root.stages_in_flight(1)
+                least = min(least, float(root.micro_batches * options.times(k)[whole] + options.update[whole]))
+        return least
+
+    @staticmethod
+    def least_cost(root: Root, price_per_chip_s: tuple[float, ...]) -> float:
+        """A lower bound of price per second x step time: every unit of work on the chips where it is cheapest.
+
+        Stages cost price x chips x T >= price x chips x m t_s; the chain's work times the least price per work bounds
+        the sum.
+        """
+        cheapest = float("inf")
+        for base in (root, root.single_stage()):
+            for g in range(len(root.groups)):
+                for t in base.degrees(g):
+                    options = base.options(g, t)
+                    assert options is not None
+                    chips = t * root.setting.data_parallel * root.setting.context_parallel
+                    cost = price_per_chip_s[g] * chips * root.micro_batches * options.least_time_per_work
+                    cheapest = min(cheapest, cost * base.total_work())
+        return 0.0 if cheapest == float("inf") else cheapest
+
+    def _way(self, through: Floats, transfers: Floats, wait: Floats) -> Floats:
+        """One micro-batch's way and the slowest link's wait: no step is shorter."""
+        return (through + transfers + wait + self._least_update) * (1 - 1e-9)
+
+    def _transfer_floor(
+        self, nodes: list[Node], tensor: NDArray[np.int64], low: NDArray[np.int64]
+    ) -> tuple[Floats, Floats]:
+        """Least round trip over all boundaries of each node, and least wait for the slowest between groups."""
+        import numpy as np
+
+        links = [self._links.of(node.tensor) for node in nodes]
+        total: Floats = np.array([cost.round_trip for cost in links])
+        for g in range(self.num_groups):
+            for t in np.unique(tensor[:, g]):
+                if t > 0:
+                    inner = np.maximum(low[:, g] - 1, 0) * self._inner_transfer(g, int(t))
+                    total = total + np.where(tensor[:, g] == t, inner, 0.0)
+        return total, np.array([cost.wait for cost in links])
+
+    def _capacities(
+        self, tensor: NDArray[np.int64], high: NDArray[np.int64], room: Floats, limit: Floats
+    ) -> tuple[Floats, Floats]:
+        """(N, G) most work of each group, and least seconds per work."""
+        import numpy as np
+
+        capacity, speed = np.zeros(tensor.shape), np.full(tensor.shape, np.inf)
+        stages = high.sum(axis=1)
+        for g in range(self.num_groups):
+            for t in np.unique(tensor[:, g]):
+                if t == IDLE:
+                    continue
+                rows = np.nonzero(tensor[:, g] == t)[0]
+                for degree in self.root.degrees(g) if t == OPEN else (int(t),):
+                    count = np.minimum(high[rows, g], self.root.max_stages(g, degree))
+                    held = self._group_capacity(g, degree, count, stages[rows] - high[rows, g], room[rows], limit[rows])
+                    capacity[rows, g] = np.maximum(capacity[rows, g], held)
+                    options = self.root.options(g, degree)
+                    assert options is not None
+                    speed[rows, g] = np.minimum(speed[rows, g], options.least_time_per_work)
+        return capacity, speed
+
+    def _group_capacity(
+        self, g: int, degree: int, count: NDArray[np.int64], others: NDArray[np.int64], room: Floats, limit: Floats
+    ) -> Floats:
+        """Most work of `count` stages of one group: stage i from the group's end has i to i + others micro-batches'
+        stages behind it.
+        """
+        import numpy as np
+
+        options = self.root.options(g, degree)
+        assert options is not None
+        m = self.root.micro_batches
+        busy = options.busy_staircase(m).most_work(limit)
+        index = np.arange(1, int(count.max(initial=0)) + 1)
+        k = self._most_in_flight(index[None, :] + others[:, None])
+        coefficient = (m - k) + (k - 1) * self._beta
+        allowed = np.where(coefficient > 0, room[:, None] / np.where(coefficient > 0, coefficient, 1.0), limit[:, None])
+        allowed = np.where(room[:, None] > 0, np.minimum(allowed, limit[:, None]), -1.0)
+        held = self._stairs(g, degree).most_work(allowed, index[None, :] - 1)
+        total: Floats = np.where(index[None, :] <= count[:, None], np.minimum(held, busy[:, None]), 0.0).sum(axis=1)
+        return total
+
+    def _stairs(self, g: int, degree: int) -> StairTable:
+        """Staircases of a group's stages by their distance from the end of the pipeline (entry 0: the last stage)."""
+        if (g, degree) not in self._tables:
+            options = self.root.options(g, degree)
+            assert options is not None
+            counts = [self.root.stages_in_flight(i) for i in range(1, self.root.most_stages + 1)]
+            self._tables[g, degree] = StairTable(options, counts)
+        return self._tables[g, degree]
+
+    def refuted_ends(self, node: Node, ends: list[tuple[int, ...]], step_time: float) -> NDArray[np.bool_]:
+        """Which ends of the pipeline are dead at `step_time`, for a node with fixed counts.
+
+        ends: the last groups of the order, in order, all equally many; whole orders are the longest ends. A group of
+        the end has an exact distance from the
+        pipeline's end; any other lies before it, behind none or all of the remaining groups.
+        """
+        import numpy as np
+
+        active = [g for g, t in enumerate(node.tensor) if t > 0]
+        count = np.array([node.low[g] for g in active])
+        near, far = _stages_behind(active, count, ends)
+        transfers, wait = np.array([self._end_transfers(node, end) for end in ends]).T
+        speed = np.array([[self._speed(g, node.tensor[g]) for g in active]]).repeat(len(ends), axis=0)
+        busy = self._busy_limits(node, active, step_time)
+        through, dead = np.zeros(len(ends)), np.zeros(len(ends), dtype=bool)
+        for _ in range(_ROUNDS):
+            room = step_time - through - transfers - self._least_update
+            held = [
+                self._end_capacity(g, node.tensor[g], int(count[i]), (near[:, i], far[:, i]), room, step_time, busy[i])
+                for i, g in enumerate(active)
+            ]
+            capacity = np.stack(held, axis=1)
+            previous, through = through, self._fill(capacity, speed)
+            dead |= (capacity.sum(axis=1) < self.total * (1 - 1e-9)) | (room <= 0)
+            dead |= self._way(through, transfers, wait) > step_time
+            if np.all((through <= previous * (1 + 1e-6)) | dead):
+                break
+        return dead
+
+    def _speed(self, g: int, degree: int) -> float:
+        options = self.root.options(g, degree)
+        assert options is not None
+        return options.least_time_per_work
+
+    def _busy_limits(self, node: Node, active: list[int], step_time: float) -> list[float]:
+        limits = []
+        for g in active:
+            options = self.root.options(g, node.tensor[g])
+            assert options is not None
+            limits.append(float(options.busy_staircase(self.root.micro_batches).most_work(step_time)))
+        return limits
+
+    def _end_transfers(self, node: Node, end: tuple[int, ...]) -> tuple[float, float]:
+        """Least round trip over all boundaries and wait for the slowest, exact between the groups of the end."""
+        cost = self._links.of(node.tensor)
+        inside = sum((node.low[g] - 1) * self._inner_transfer(g, t) for g, t in enumerate(node.tensor) if t > 0)
+        known, wait, behind = 0.0, cost.wait, 0
+        for g, h in reversed(list(pairwise(end))):
+            behind += node.low[h]
+            least = self.root.least_transfer(g, node.tensor[g], h, node.tensor[h], False)
+            known += least.both
+            wait = max(wait, waits(self.root, least.onward, least.back, behind))
+        return inside + max(cost.round_trip, known), wait
+
+    def _end_capacity(
+        self,
+        g: int,
+        degree: int,
+        count: int,
+        behind: tuple[NDArray[np.int64], NDArray[np.int64]],
+        room: Floats,
+        step_time: float,
+        busy: float,
+    ) -> Floats:
+        """Most work of a group with at least behind[0] and at most behind[1] stages behind it: memory at the nearest,
+        time at the farthest.
+        """
+        import numpy as np
+
+        index = np.arange(1, count + 1)[None, :]
+        k = self._most_in_flight(behind[1][:, None] + index)
+        coefficient = (self.root.micro_batches - k) + (k - 1) * self._beta
+        allowed = np.where(coefficient > 0, room[:, None] / np.where(coefficient > 0, coefficient, 1.0), step_time)
+        allowed = np.where(room[:, None] > 0, np.minimum(allowed, step_time), -1.0)
+        stairs = self._stairs(g, degree).most_work(allowed, behind[0][:, None] + index - 1)
+        held: Floats = np.minimum(stairs, busy).sum(axis=1)
+        return held
+
+    def _most_in_flight(self, distance: NDArray[np.int64]) -> NDArray[np.int64]:
+        import numpy as np
+
+        m = self.root.micro_batches
+        if self.root.schedule == "gpipe":
+            return np.full(distance.shape, m)
+        return np.minimum(m, distance if self.root.schedule == "1f1b" else 2 * distance - 1)
+
+    def _fill(self, capacity: Floats, speed: Floats) -> Floats:
+        """Least seconds of one micro-batch through all stages: the groups with the least seconds per work first."""
+        import numpy as np
+
+        order = np.argsort(speed, axis=1, kind="stable")
+        held = np.take_along_axis(capacity, order, axis=1)
+        seconds = np.take_along_axis(speed, order, axis=1)
+        before = np.concatenate([np.zeros((len(held), 1)), np.cumsum(held, axis=1)[:, :-1]], axis=1)
+        used = np.clip(self.total - before, 0.0, held)
+        result: Floats = (used * np.where(used > 0, seconds, 0.0)).sum(axis=1)
+        return result
+
+
+def _stages_behind(
+    active: list[int], count: NDArray[np.int64], ends: list[tuple[int, ...]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(ends, groups) least and most stages behind each active group."""
+    import numpy as np
+
+    total = int(count.sum())
+    near = np.zeros((len(ends), len(active)), dtype=np.int64)
+    far = np.zeros_like(near)
+    stages = dict(zip(active, count.tolist(), strict=True))
+    for row, end in enumerate(ends):
+        behind = 0
+        placed = {}
+        for g in reversed(end):
+            placed[g] = behind
+            behind += stages[g]
+        for i, g in enumerate(active):
+            near[row, i] = placed.get(g, behind)
+            far[row, i] = placed.get(g, total - stages[g])
+    return near, far

@@ -1,0 +1,167 @@
+"""When nothing fits: how far the nearest plan is from fitting, and changes that were verified, by solving, to make it
+fit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from planner.errors import DplanError, InfeasibleError
+from planner.search.driver import Outcome, search
+from planner.search.relaxed import RelaxedProblem
+
+if TYPE_CHECKING:
+    from planner.cost.model import CostModel
+    from planner.search.solve import SolveOptions
+    from planner.spec import Cluster, ModelSpec
+
+__all__ = ["explain_infeasible"]
+
+_BUDGET_S = 30.0
+_ONE_SEARCH_S = 6.0
+_MOST_MORE_NODES = 64
+_STEPS = 6
+
+
+def explain_infeasible(cluster: Cluster, model: ModelSpec, options: SolveOptions) -> InfeasibleError:
+    """The error of a proved "no plan fits": which stage misses how much in the nearest plan, and what would help."""
+    from planner.cost.model import CostModel
+    from planner.graph import build_graph
+
+    deadline = time.monotonic() + _BUDGET_S
+    cost = CostModel(cluster, model, build_graph(model))
+    details = _nearest(cluster, model, cost, options, deadline)
+    remedies = [text for text, fits in _remedies(cluster, model, options, deadline) if fits]
+    if remedies:
+        details.append(f"it fits with: {', or '.join(remedies)} (each verified by solving)")
+    else:
+        details.append("none of the changes tried makes it fit: recompute, micro-batch size 1, ZeRO levels, more nodes")
+    return InfeasibleError(f"no plan fits: {model.name} on {cluster.name}", *details)
+
+
+def _find(
+    cluster: Cluster, model: ModelSpec, options: SolveOptions, memory_scale: float, deadline: float
+) -> tuple[CostModel, Outcome] | None:
+    """A plan, any plan; None when there is none or the time is over."""
+    from planner.cost.model import CostModel
+    from planner.graph import build_graph
+    from planner.search.solve import search_settings
+
+    left = min(_ONE_SEARCH_S, deadline - time.monotonic())
+    if left <= 0:
+        return None
+    try:
+        cost = CostModel(cluster, model, build_graph(model))
+        settings = replace(
+            search_settings(cluster, model, cost, options), time_limit_s=left, first_plan_only=True, jobs=1
+        )
+    except DplanError:
+        return None
+    problem = cost if memory_scale == 1 else RelaxedProblem(cost, memory_scale)
+    outcome = search(problem, settings)
+    return None if outcome.leaf is None else (cost, outcome)
+
+
+def _nearest(cluster: Cluster, model: ModelSpec, cost: CostModel, options: SolveOptions, deadline: float) -> list[str]:
+    """Scale every chip's memory until a plan fits; name the stage that misses most in it."""
+    low, high = 1.0, 2.0
+    found = _find(cluster, model, options, high, deadline)
+    while found is None and high < 4096 and time.monotonic() < deadline:
+        low, high = high, high * 4
+        found = _find(cluster, model, options, high, deadline)
+    if found is None:
+        return ["even with unlimited memory no plan was found; the constraints contradict each other"]
+    for _ in range(_STEPS):
+        middle = (low * high) ** 0.5
+        closer = _find(cluster, model, options, middle, deadline)
+        if closer is None:
+            low = middle
+        else:
+            found, high = closer, middle
+    return [_worst_stage(cluster, cost, found[1])]
+
+
+def _worst_stage(cluster: Cluster, cost: CostModel, outcome: Outcome) -> str:
+    from planner.spec.units import format_bytes
+
+    leaf, split = outcome.leaf, outcome.split
+    assert leaf is not None and split is not None
+    lacking = []
+    for s, stage in enumerate(leaf.stages):
+        usable = cost_usable(cost, stage.group, stage.tensor, leaf.setting)
+        need = leaf.peak_bytes(s, split.policies[s])
+        lacking.append((need - usable, s, need, usable))
+    missing, s, need, usable = max(lacking)
+    first, end = split.bounds(s)
+    names = cost.chain.names
+    layers = names[first] if end - first == 1 else f"{names[first]} to {names[end - 1]}"
+    stage = leaf.stages[s]
+    group = cluster.node_groups[stage.group]
+    return (
+        f"nearest: stage {s} of {leaf.num_stages} on {group.chip} ({group.name}, tensor_parallel {stage.tensor}, "
+        f"data_parallel {leaf.setting.data_parallel}, micro_batch_size {leaf.setting.micro_batch_size}) with {layers} "
+        f"needs {format_bytes(need)} a chip; {format_bytes(usable)} is usable: {format_bytes(missing)} missing"
+    )
+
+
+def cost_usable(cost: CostModel, group: int, tensor: int, setting: object) -> float:
+    """Usable bytes of a chip, unscaled."""
+    from planner.cost.tables import Setting
+
+    assert isinstance(setting, Setting)
+    table = cost.table(group, tensor, setting)
+    assert table is not None
+    return table.usable_bytes
+
+
+def _remedies(cluster: Cluster, model: ModelSpec, options: SolveOptions, deadline: float) -> Iterator[tuple[str, bool]]:
+    """Each change in words, and whether a plan was found with it."""
+    for text, changed in _model_changes(model):
+        yield text, _find(cluster, changed, options, 1.0, deadline) is not None
+    for g, group in enumerate(cluster.node_groups):
+        more = _nodes_needed(cluster, model, options, g, deadline)
+        if more is not None:
+            chips = more * group.chips_per_node
+            yield f"{chips} more {group.chip} ({more} node{'s' if more > 1 else ''} of {group.name})", True
+
+
+def _model_changes(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
+    training = model.training
+
+    def changed(**update: object) -> ModelSpec:
+        return model.model_copy(update={"training": training.model_copy(update=update)})
+
+    if "full" not in training.recompute:
+        yield "recompute: full allowed", changed(recompute=(*training.recompute, "full"))
+    if 1 not in training.micro_batch_sizes and model.constraints.micro_batch_size is None:
+        yield f"micro-batch size {min(training.micro_batch_sizes)} -> 1", changed(micro_batch_sizes=(1,))
+    if training.attention == "math":
+        yield "attention: flash", changed(attention="flash")
+    if training.loss == "plain":
+        yield "loss: fused", changed(loss="fused")
+    for level in range(training.zero + 1, 4):
+        yield f"zero: {training.zero} -> {level}", changed(zero=level)
+
+
+def _nodes_needed(cluster: Cluster, model: ModelSpec, options: SolveOptions, group: int, deadline: float) -> int | None:
+    """The least number of further nodes of a group with which a plan is found: doubled, then bisected."""
+
+    def fits(more: int) -> bool:
+        groups = list(cluster.node_groups)
+        groups[group] = groups[group].model_copy(update={"nodes": groups[group].nodes + more})
+        larger = cluster.model_copy(update={"node_groups": tuple(groups)})
+        return _find(larger, model, options, 1.0, deadline) is not None
+
+    high = 1
+    while not fits(high):
+        if high >= _MOST_MORE_NODES or time.monotonic() > deadline:
+            return None
+        high *= 2
+    low = high // 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return high

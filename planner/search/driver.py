@@ -1,0 +1,312 @@
+"""The search over all roots: first plan, surveys, proofs, certificate. Knows numbers only."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from planner.search.bounds import Refuter
+from planner.search.candidates import Limits, Root, make_roots
+from planner.search.improve import improve
+from planner.search.intervals import Intervals
+from planner.search.leaf import Leaf, Split
+from planner.search.prove import Proof
+from planner.search.survey import Best, Survey, leaf_weight
+from planner.search.tree import Order, Target
+from planner.search.workers import Workers
+
+if TYPE_CHECKING:
+    from planner.cost.tables import Problem
+
+__all__ = ["Outcome", "SearchProgress", "SearchSettings", "WhyStopped", "search"]
+
+WhyStopped = Literal["gap", "time", "interrupted", "exhausted"]
+
+_SURVEY_BATCH = 4
+_PROOF_BATCH = 8
+_PROMISING_ROOTS = 4
+_WIDENING = (4.0, 30.0, 1e6)
+"""Targets of the first surveys, as multiples of a root's bound, until there is a plan: the later ones only where memory
+rules out the earlier.
+"""
+_CLOSER = 1.1
+"""The target of one more short survey a promising root, as a multiple of its bound."""
+_UNLIMITED = 1e30
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """gap: relative; 0 asks for the optimum (to 1e-6).  price_per_chip_s: per group, for the objective `cost`."""
+
+    gap: float = 0.01
+    time_limit_s: float = 25.0
+    jobs: int = 1
+    limits: Limits = field(default_factory=Limits)
+    price_per_chip_s: tuple[float, ...] | None = None
+    solver: Literal["highs", "cbc"] = "highs"
+    first_plan_only: bool = False
+    """Stop at the first plan (or the proof that there is none)."""
+
+
+@dataclass(frozen=True)
+class SearchProgress:
+    """Where the search stands; objective and bound in the objective's unit."""
+
+    candidates: int
+    solved: int
+    objective: float | None
+    bound: float | None
+    elapsed_s: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result: `leaf` and `split` of the best plan (None: nothing found), and what is proved.
+
+    bound: no plan of the whole space has a smaller objective.  why_stopped `exhausted` with no plan: proved that none
+    fits.
+    """
+
+    leaf: Leaf | None
+    split: Split | None
+    step_time: float
+    objective: float
+    bound: float
+    why_stopped: WhyStopped
+    statistics: dict[str, int]
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / objective."""
+        return (self.objective - self.bound) / self.objective if math.isfinite(self.objective) else math.inf
+
+
+def search(
+    problem: Problem,
+    settings: SearchSettings,
+    progress: Callable[[SearchProgress], None] | None = None,
+    should_stop: Callable[[], bool] = lambda: False,
+) -> Outcome:
+    """Find the plan with the least objective, and prove how good it is, over every root of the problem."""
+    return _Search(problem, settings, progress, should_stop).run()
+
+
+class _Search:
+    def __init__(
+        self,
+        problem: Problem,
+        settings: SearchSettings,
+        progress: Callable[[SearchProgress], None] | None,
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.settings, self.progress, self.should_stop = settings, progress, should_stop
+        self.begin = time.monotonic()
+        self.deadline = self.begin + settings.time_limit_s
+        self.roots = make_roots(problem, Intervals(problem.chain), settings.limits)
+        self.workers = Workers(problem, settings, self.roots)
+        self.best: Best | None = None
+        self.root_bounds: dict[int, float] = {}
+        self.refined: set[int] = set()
+        self.finished_bounds: list[float] = []
+        self.statistics = {"roots": len(self.roots), "nodes": 0, "leaves": 0, "programs": 0, "surveyed_roots": 0}
+
+    # -- small helpers -------------------------------------------------------------------------------------------
+
+    @property
+    def gap(self) -> float:
+        return max(self.settings.gap, 1e-6)
+
+    @property
+    def objective(self) -> float:
+        return self.best.objective if self.best else math.inf
+
+    def target(self) -> Target:
+        return Target(min(self.objective, _UNLIMITED), self.settings.price_per_chip_s)
+
+    def out_of_time(self) -> bool:
+        return self.should_stop() or time.monotonic() >= self.deadline
+
+    def take(self, found: Best | None) -> None:
+        if found is not None and found.objective < self.objective:
+            self.best = found
+
+    def bound(self) -> float:
+        """What no plan can beat: the least bound of anything open, or proved when it was closed."""
+        return min([*self.root_bounds.values(), *self.finished_bounds, self.objective])
+
+    def report(self) -> None:
+        if self.progress is not None:
+            found = None if self.best is None else self.best.objective
+            elapsed = time.monotonic() - self.begin
+            bound = self.bound()
+            self.progress(
+                SearchProgress(
+                    self.statistics["leaves"],
+                    self.statistics["programs"],
+                    found,
+                    bound if math.isfinite(bound) else None,
+                    elapsed,
+                )
+            )
+
+    # -- phases --------------------------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        try:
+            self.bound_roots()
+            self.find_first_plan()
+            self.close_roots()
+        finally:
+            self.workers.close()
+        return self.outcome()
+
+    def bound_roots(self) -> None:
+        """A quick bound of the objective for every root; roots that can hold nothing are closed."""
+        for i, root in enumerate(self.roots):
+            bound = 0.0 if self.out_of_time() else self._quick_bound(root)
+            if math.isfinite(bound):
+                self.root_bounds[i] = bound
+            root.release()
+
+    def _quick_bound(self, root: Root) -> float:
+        bound = min(Refuter.rate_bound(root), Refuter.single_stage_bound(root))
+        prices = self.settings.price_per_chip_s
+        return bound if prices is None or not math.isfinite(bound) else Refuter.least_cost(root, prices)
+
+    def refine(self, i: int) -> None:
+        """The full bound of a root, once."""
+        if i in self.refined:
+            return
+        self.refined.add(i)
+        root, start = self.roots[i], self.roots[i].start()
+        bound = math.inf
+        if start is not None and sum(start.high) >= 2:
+            bound = Refuter(root).bound(start)
+        bound = min(bound, Refuter.single_stage_bound(root))
+        if not math.isfinite(bound):
+            del self.root_bounds[i]
+        elif self.settings.price_per_chip_s is None:
+            self.root_bounds[i] = max(self.root_bounds[i], bound)
+
+    def best_roots(self, number: int) -> list[int]:
+        """The roots with the least bounds, refined until the first `number` of them are."""
+        while not self.out_of_time():
+            ranked = sorted(self.root_bounds, key=lambda i: (self.root_bounds[i], i))
+            rough = [i for i in ranked[:number] if i not in self.refined]
+            if not rough:
+                return ranked[:number]
+            for i in rough:
+                self.refine(i)
+        return []
+
+    def find_first_plan(self) -> None:
+        """A good plan before anything is proved: the most promising leaves of the most promising roots, then local
+        search.
+        """
+        promising = self.best_roots(_PROMISING_ROOTS)
+        for factor in _WIDENING:
+            for i in promising if self.best is None else ():
+                self.look_for_plan(i, self.root_bounds[i] * factor or _UNLIMITED)
+                if self.best is not None:
+                    break
+        for i in () if self.settings.first_plan_only else promising:
+            self.look_for_plan(i, self.root_bounds[i] * _CLOSER or _UNLIMITED)
+        self.report()
+        if self.best is not None and not self.settings.first_plan_only and not self.out_of_time():
+            self.take(improve(self.roots, self.best, self.settings.price_per_chip_s, self.out_of_time))
+            self.report()
+
+    def look_for_plan(self, i: int, objective: float) -> None:
+        """A short survey of one root for a plan better than `objective` and the best one known."""
+        if self.out_of_time():
+            return
+        goal = Target(min(self.objective, objective), self.settings.price_per_chip_s)
+        survey = self.workers.survey_here(i, self.root_bounds[i], goal, self.deadline, self.should_stop)
+        self.count(survey)
+        self.take(survey.best)
+
+    def count(self, survey: Survey) -> None:
+        self.statistics["nodes"] += survey.nodes
+        self.statistics["leaves"] += survey.num_leaves
+
+    def close_roots(self) -> None:
+        """Survey roots in the order of their bounds, prove what survives; roots above the target are closed by their
+        bound.
+        """
+        while self.root_bounds and not self.out_of_time():
+            if self.best is not None and self.settings.first_plan_only:
+                break
+            goal = self.objective * (1 - self.gap)
+            batch = [i for i in self.best_roots(_SURVEY_BATCH) if self.root_bounds[i] < goal]
+            if not batch:
+                break
+            bounded = [(i, self.root_bounds[i]) for i in batch]
+            surveys = self.workers.surveys(bounded, self.target(), self.gap, self.deadline, self.should_stop)
+            leaves: list[tuple[float, int, Order]] = []
+            open_roots: list[int] = []
+            for i, survey in zip(batch, surveys, strict=True):
+                self.count(survey)
+                self.take(survey.best)
+                leaves += [(b, i, o) for b, o in survey.leaves]
+                if not survey.complete:
+                    open_roots.append(i)
+            remaining = self.prove(sorted(leaves, key=lambda x: (x[0], x[1], x[2])))
+            for i in batch:
+                if i in open_roots:
+                    continue
+                self.statistics["surveyed_roots"] += 1
+                # what was pruned in this root was above the target of its time, which only fell since
+                self.finished_bounds.append(self.objective * (1 - self.gap))
+                left = [b for b, j, _ in remaining if j == i]
+                if left:
+                    self.finished_bounds.append(max(min(left), self.root_bounds[i]))
+                del self.root_bounds[i]
+                self.roots[i].release()
+            self.report()
+            if open_roots:
+                break
+
+    def prove(self, leaves: list[tuple[float, int, Order]]) -> list[tuple[float, int, Order]]:
+        """Solve the stage programs of surviving leaves in fixed batches; returns what stayed open, with its bound."""
+        still_open: list[tuple[float, int, Order]] = []
+        while leaves:
+            goal = self.objective * (1 - self.gap)
+            leaves = [x for x in leaves if x[0] < goal]
+            if not leaves:
+                break
+            if self.out_of_time():
+                return still_open + leaves
+            batch, leaves = leaves[:_PROOF_BATCH], leaves[_PROOF_BATCH:]
+            proofs = self.workers.proofs(batch, self.target(), self.gap, self.deadline, self.should_stop)
+            for (bound, i, order), (proof, weight) in zip(batch, proofs, strict=True):
+                self.statistics["programs"] += proof.programs
+                self.take_proof(i, order, proof, weight)
+                if not proof.closed:
+                    still_open.append((max(bound, proof.bound * weight), i, order))
+            self.report()
+        goal = self.objective * (1 - self.gap)
+        return [x for x in still_open if x[0] < goal]
+
+    def take_proof(self, i: int, order: Order, proof: Proof, weight: float) -> None:
+        if proof.split is not None:
+            self.take(Best(weight * proof.step_time, proof.step_time, i, order, proof.split))
+
+    def outcome(self) -> Outcome:
+        bound = self.bound()
+        why: WhyStopped
+        if self.should_stop():
+            why = "interrupted"
+        elif self.best is not None and self.objective - bound <= self.gap * self.objective * (1 + 1e-6):
+            why = "gap"
+        elif time.monotonic() >= self.deadline:
+            why = "time"
+        else:
+            why = "exhausted"
+        if self.best is None:
+            return Outcome(None, None, math.inf, math.inf, bound, why, self.statistics)
+        leaf = Leaf(self.roots[self.best.root_index], self.best.order)
+        assert abs(leaf_weight(leaf, self.target()) * self.best.step_time - self.objective) <= 1e-9 * self.objective
+        return Outcome(leaf, self.best.split, self.best.step_time, self.objective, bound, why, self.statistics)

@@ -1,0 +1,106 @@
+"""Local search around a good plan: other orders, stage counts, degrees and roots, each tried by the dynamic programme
+at the best step time known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from planner.search.candidates import Root
+from planner.search.leaf import Leaf
+from planner.search.splitting import Splitter
+from planner.search.survey import Best, leaf_weight
+from planner.search.tree import Order, Target
+
+__all__ = ["improve"]
+
+_MOST_TRIES = 250
+
+
+def improve(roots: list[Root], best: Best, prices: tuple[float, ...] | None, should_stop: Callable[[], bool]) -> Best:
+    """Follow improving neighbours until none is left, a number of tries is used up, or the search must stop."""
+    tries = 0
+    seen: set[tuple[int, Order]] = {(best.root_index, best.order)}
+    improved = True
+    while improved:
+        improved = False
+        for index, order in _neighbours(roots, best):
+            if (index, order) in seen or not _allowed(roots[index], order):
+                continue
+            if tries >= _MOST_TRIES or should_stop():
+                return best
+            seen.add((index, order))
+            tries += 1
+            found = _try(roots[index], index, order, best, prices)
+            if found is not None:
+                best, improved = found, True
+                break
+    return best
+
+
+def _try(root: Root, index: int, order: Order, best: Best, prices: tuple[float, ...] | None) -> Best | None:
+    leaf = Leaf(root, order)
+    weight = leaf_weight(leaf, Target(best.objective, prices))
+    limit = best.objective * (1 - 1e-5) / weight if weight > 0 else best.objective
+    splitter = Splitter(leaf)
+    ends = splitter.split_within(limit)
+    if ends is None:
+        return None
+    _, closer = splitter.bound(limit * 0.9, limit, 2e-3)
+    for candidate in {ends, closer or ends}:
+        split = splitter.complete(candidate)
+        if split is not None:
+            step = leaf.step_time(split)
+            if weight * step < best.objective:
+                best = Best(weight * step, step, index, order, split)
+    return best if best.order == order and best.root_index == index else None
+
+
+def _neighbours(roots: list[Root], best: Best) -> Iterator[tuple[int, Order]]:
+    """Orders one step away, then the same shape in roots with another micro-batch size or data parallel degree."""
+    order, root = best.order, roots[best.root_index]
+    for i, (g, t, n) in enumerate(order):
+        for change in (1, -1, 2, -2):
+            if n + change >= 1:
+                yield best.root_index, (*order[:i], (g, t, n + change), *order[i + 1 :])
+    for i in range(len(order) - 1):
+        yield best.root_index, (*order[:i], order[i + 1], order[i], *order[i + 2 :])
+    for i in range(len(order)):
+        if len(order) > 1:
+            yield best.root_index, order[:i] + order[i + 1 :]
+    for i, (g, t, n) in enumerate(order):
+        for degree in root.degrees(g):
+            if degree != t:
+                yield best.root_index, (*order[:i], (g, degree, max(1, n * t // degree)), *order[i + 1 :])
+    used = {g for g, _, _ in order}
+    for g in range(len(root.groups)):
+        for degree in root.degrees(g) if g not in used else ():
+            for place in range(len(order) + 1):
+                yield best.root_index, (*order[:place], (g, degree, root.max_stages(g, degree)), *order[place:])
+    for index, other in enumerate(roots):
+        if index != best.root_index and other.schedule == root.schedule:
+            scale = root.setting.data_parallel / other.setting.data_parallel
+            if 0.5 <= scale <= 2:
+                yield index, tuple((g, t, max(1, int(n * scale))) for g, t, n in order)
+
+
+def _allowed(root: Root, order: Order) -> bool:
+    """Whether the shape is in the root's space."""
+    limits = root.limits
+    groups = [g for g, _, _ in order]
+    total = sum(n for _, _, n in order)
+    if len(set(groups)) < len(groups) or not limits.use <= set(groups) or not set(limits.stages) <= set(groups):
+        return False
+    if limits.total_stages not in (None, total) or total > root.intervals.num_layers:
+        return False
+    if limits.layers_per_stage is not None and len(limits.layers_per_stage) != total:
+        return False
+    if limits.order is not None and groups != [g for g in limits.order if g in groups]:
+        return False
+    if limits.fixed_order and groups != sorted(groups):
+        return False
+    base = root.single_stage() if total == 1 else root
+    for g, t, n in order:
+        if t not in base.degrees(g) or n > base.max_stages(g, t) or limits.stages.get(g, n) != n:
+            return False
+    return True

@@ -1,0 +1,111 @@
+"""What the links between node groups cost at least, whatever the order of the groups along the pipeline."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from planner.search.candidates import OPEN, Root
+
+__all__ = ["LinkCost", "LinkFloor", "waits"]
+
+
+class LinkCost(NamedTuple):
+    """round_trip: seconds of one micro-batch's activations and gradients over all boundaries between groups.
+
+    wait: seconds that the step takes beyond one micro-batch's way, because the slowest boundary passes m of them.
+    """
+
+    round_trip: float
+    wait: float
+
+
+def waits(root: Root, onward: float, back: float, nearest: int) -> float:
+    """The least wait for a boundary with these transfer seconds, at most `nearest` stages from the end of the pipeline.
+
+    A link carries one transfer at a time each way:  (m - 1) max(c, c').
+    The window of its two stages (cost/rows.py):  floor((m - k_e) / d) (c + c'), d = k_s - k_e + 1, for m > k_s.
+    """
+    m = root.micro_batches
+    wait = (m - 1) * max(onward, back)
+    k_s, k_e = root.stages_in_flight(nearest + 1), root.stages_in_flight(nearest)
+    if m > k_s:
+        wait = max(wait, (m - k_e) // (k_s - k_e + 1) * (onward + back))
+    return wait
+
+
+class LinkFloor:
+    """Least costs of connecting the groups of a node, cached by its degrees."""
+
+    def __init__(self, root: Root) -> None:
+        self.root = root
+        self._pairs: dict[tuple[int, int, int, int], LinkCost] = {}
+        self._known: dict[tuple[int, ...], LinkCost] = {}
+
+    def pair(self, g: int, t: int, h: int, u: int) -> LinkCost:
+        """The cheaper direction between two groups at their degrees."""
+        key = (g, t, h, u) if g < h else (h, u, g, t)
+        if key not in self._pairs:
+            self._pairs[key] = min(self._one_way(*key), self._one_way(*key[2:], *key[:2]))
+        return self._pairs[key]
+
+    def _one_way(self, g: int, t: int, h: int, u: int) -> LinkCost:
+        least = self.root.least_transfer(g, t, h, u, False)
+        return LinkCost(least.both, waits(self.root, least.onward, least.back, self.root.most_stages - 1))
+
+    def between(self, g: int, t: int, h: int, u: int) -> LinkCost:
+        """As `pair`; OPEN stands for the degree that costs least."""
+        first = self.root.degrees(g) if t == OPEN else (t,)
+        second = self.root.degrees(h) if u == OPEN else (u,)
+        costs = [self.pair(g, a, h, b) for a in first for b in second]
+        return LinkCost(min(c.round_trip for c in costs), min(c.wait for c in costs))
+
+    def of(self, tensor: tuple[int, ...]) -> LinkCost:
+        """A pipeline through all groups with a degree, and perhaps through open ones.
+
+        The boundaries between groups connect them: their round trips sum to at least a least spanning tree's (with open
+        groups in between, to the number of
+        links times the least), and the slowest is no faster than the least bottleneck that connects them.
+        """
+        if tensor not in self._known:
+            self._known[tensor] = self._least(tensor)
+        return self._known[tensor]
+
+    def _least(self, tensor: tuple[int, ...]) -> LinkCost:
+        needed = [g for g, t in enumerate(tensor) if t > 0]
+        if len(needed) < 2:
+            return LinkCost(0.0, 0.0)
+        possible = [g for g, t in enumerate(tensor) if t > 0 or t == OPEN]
+        pairs = [(g, h) for i, g in enumerate(possible) for h in possible[i + 1 :]]
+        costs = {(g, h): self.between(g, tensor[g], h, tensor[h]) for g, h in pairs}
+        wait = _bottleneck(needed, sorted((c.wait, g, h) for (g, h), c in costs.items()))
+        if len(possible) > len(needed):
+            return LinkCost((len(needed) - 1) * min(c.round_trip for c in costs.values()), wait)
+        return LinkCost(_spanning_tree(sorted((c.round_trip, g, h) for (g, h), c in costs.items())), wait)
+
+
+def _find(parent: dict[int, int], g: int) -> int:
+    while parent.get(g, g) != g:
+        g = parent[g]
+    return g
+
+
+def _bottleneck(needed: list[int], edges: list[tuple[float, int, int]]) -> float:
+    """The least weight at which edges up to it connect all needed groups."""
+    parent: dict[int, int] = {}
+    for weight, g, h in edges:
+        parent[_find(parent, g)] = _find(parent, h)
+        if len({_find(parent, x) for x in needed}) == 1:
+            return weight
+    raise AssertionError("every pair of groups has a link")
+
+
+def _spanning_tree(edges: list[tuple[float, int, int]]) -> float:
+    """The weight of a least spanning tree (Kruskal)."""
+    parent: dict[int, int] = {}
+    total = 0.0
+    for weight, g, h in edges:
+        a, b = _find(parent, g), _find(parent, h)
+        if a != b:
+            parent[a] = b
+            total += weight
+    return total

@@ -1,0 +1,54 @@
+"""A problem with other memory limits: none at all (`--ignore-memory`), or scaled, to see how far a cluster is from
+fitting.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from planner.cost.tables import Chain, ChipGroup, LayerTable, Problem, Setting, TransferTable
+
+__all__ = ["RelaxedProblem"]
+
+
+@dataclass(frozen=True)
+class RelaxedProblem:
+    """`base` with `memory_scale` times the usable memory of every chip (inf: no limit)."""
+
+    base: Problem
+    memory_scale: float
+
+    @property
+    def chain(self) -> Chain:
+        return self.base.chain
+
+    @property
+    def groups(self) -> tuple[ChipGroup, ...]:
+        return self.base.groups
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return self.base.policies
+
+    @property
+    def global_batch(self) -> int:
+        return self.base.global_batch
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        return self.base.settings
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        return self.base.schedules
+
+    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
+        table = self.base.table(group, tensor, setting)
+        return None if table is None else replace(table, usable_bytes=table.usable_bytes * self.memory_scale)
+
+    def transfer(
+        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+    ) -> TransferTable:
+        return self.base.transfer(source, source_tensor, target, target_tensor, same_node, setting)

@@ -1,0 +1,274 @@
+"""From a cluster and a model to a plan: the search's numbers on one side, names and documents on the other."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
+from planner.search.candidates import Limits
+from planner.search.driver import Outcome, SearchProgress, SearchSettings, WhyStopped, search
+from planner.search.relaxed import RelaxedProblem
+
+if TYPE_CHECKING:
+    from planner.cost.model import CostModel
+    from planner.graph.layers import LayerGraph
+    from planner.plan import Plan
+    from planner.spec import Cluster, ModelSpec
+
+__all__ = ["Progress", "SolveOptions", "SolveResult", "limits_of", "search_settings", "solve"]
+
+
+@dataclass(frozen=True)
+class SolveOptions:
+    """How to search. Defaults are the command line's.
+
+    gap: relative; stop when the plan is proved to be this close to the best. 0 asks for the optimum (to one millionth).
+    jobs: worker processes; the plan does not depend on it.
+    """
+
+    objective: Literal["throughput", "cost"] = "throughput"
+    time_limit_s: float = 25.0
+    gap: float = 0.01
+    jobs: int = 1
+    ignore_memory: bool = False
+    fixed_order: bool = False
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a search stands. incumbent_s and bound_s: step times in seconds (with the objective `cost`: currency a
+    step).
+    """
+
+    candidates: int
+    solved: int
+    incumbent_s: float | None
+    bound_s: float | None
+    gap: float | None
+    elapsed_s: float
+
+
+@dataclass(frozen=True)
+class SolveResult:
+    """plan: the best plan found.  why_stopped: `gap` (proved), `time`, `interrupted` or `exhausted`.  solver: counts of
+    what was done.
+    """
+
+    plan: Plan
+    why_stopped: WhyStopped
+    notices: tuple[Notice, ...] = ()
+    solver: dict[str, int] = field(default_factory=dict)
+
+
+def solve(
+    cluster: Cluster,
+    model: ModelSpec,
+    options: SolveOptions | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> SolveResult:
+    """The best plan for a model on a cluster, with the proof of how good it is.
+
+    Raises InputError (inputs that contradict each other), InfeasibleError (proved: nothing fits; with remedies),
+    NoPlanFoundError (the time was too short),
+    InterruptedSolve (Ctrl-C before any plan; later the best plan so far is returned).
+    """
+    from planner.cost.model import CostModel
+    from planner.graph import build_graph
+
+    options = options or SolveOptions()
+    graph = build_graph(model)
+    cost = CostModel(cluster, model, graph)
+    settings = search_settings(cluster, model, cost, options)
+    problem = RelaxedProblem(cost, math.inf) if options.ignore_memory else cost
+    begin = time.monotonic()
+    with interruptible() as interrupted:
+        outcome = search(problem, settings, _forward(progress), interrupted)
+        if outcome.leaf is None:
+            _raise_without_plan(cluster, model, options, outcome, begin + options.time_limit_s)
+        return _result(cluster, model, graph, cost, options, settings, outcome, interrupted, begin)
+
+
+def search_settings(cluster: Cluster, model: ModelSpec, cost: CostModel, options: SolveOptions) -> SearchSettings:
+    """What the search is told: limits from the model file's constraints, prices when money counts."""
+    prices = None
+    if options.objective == "cost":
+        from planner.errors import InputError
+
+        missing = [g.name for g in cluster.node_groups if g.price_per_chip_hour <= 0]
+        if missing:
+            raise InputError.single(
+                path="prices",
+                what=f"no price for the chips of {', '.join(missing)}",
+                why="the objective cost needs a price per chip-hour for every node group",
+                fix="add `prices: {CHIP: 2.50 USD/h}` to the cluster file",
+            )
+        prices = tuple(g.price_per_chip_hour / 3600 for g in cluster.node_groups)
+    return SearchSettings(
+        gap=options.gap,
+        time_limit_s=options.time_limit_s,
+        jobs=options.jobs,
+        limits=limits_of(cluster, model, cost, options.fixed_order),
+        price_per_chip_s=prices,
+    )
+
+
+def limits_of(cluster: Cluster, model: ModelSpec, cost: CostModel, fixed_order: bool) -> Limits:
+    """The search's limits from `constraints:`; names become indices. Contradictions are refused."""
+    from planner.errors import InputError
+
+    pinned = model.constraints
+    names = [g.name for g in cluster.node_groups]
+
+    def index(name: str, path: str) -> int:
+        if name not in names:
+            raise InputError.single(
+                path=f"constraints.{path}",
+                what=f"no node group {name!r} in cluster {cluster.name!r}",
+                fix=f"name one of: {', '.join(names)}",
+            )
+        return names.index(name)
+
+    limits = Limits(
+        stages={index(n, "stages"): count for n, count in (pinned.stages or {}).items()},
+        total_stages=pinned.pipeline_parallel,
+        order=tuple(index(n, "order") for n in pinned.order) if pinned.order else None,
+        idle=frozenset(index(n, "idle") for n in pinned.idle),
+        use=frozenset(index(n, "use") for n in pinned.use),
+        layers_per_stage=tuple(pinned.layers_per_stage) if pinned.layers_per_stage else None,
+        fixed_order=fixed_order,
+    )
+    total = sum(limits.layers_per_stage or ())
+    if limits.layers_per_stage is not None and total != cost.chain.num_layers:
+        raise InputError.single(
+            path="constraints.layers_per_stage",
+            what=f"{list(limits.layers_per_stage)} sums to {total}, the model has {cost.chain.num_layers} layers",
+            why="every layer is on exactly one stage; embedding, norm and head count",
+            fix="see `dplan model` for the layers",
+        )
+    return limits
+
+
+def _forward(progress: Callable[[Progress], None] | None) -> Callable[[SearchProgress], None] | None:
+    if progress is None:
+        return None
+
+    def forward(p: SearchProgress) -> None:
+        gap = (p.objective - p.bound) / p.objective if p.objective and p.bound is not None else None
+        progress(Progress(p.candidates, p.solved, p.objective, p.bound, gap, p.elapsed_s))
+
+    return forward
+
+
+def _raise_without_plan(
+    cluster: Cluster, model: ModelSpec, options: SolveOptions, outcome: Outcome, deadline: float
+) -> None:
+    if outcome.why_stopped == "interrupted":
+        raise InterruptedSolve("interrupted before a plan was found; nothing was written")
+    if outcome.why_stopped == "time":
+        raise NoPlanFoundError(
+            f"no plan found within {options.time_limit_s:g} s",
+            "that is no proof that none exists",
+            "give the search more time with --time-limit, or narrow the space with `constraints:` in the model file",
+        )
+    from planner.search.diagnose import explain_infeasible
+
+    raise explain_infeasible(cluster, model, options)
+
+
+def _result(
+    cluster: Cluster,
+    model: ModelSpec,
+    graph: LayerGraph,
+    cost: CostModel,
+    options: SolveOptions,
+    settings: SearchSettings,
+    outcome: Outcome,
+    interrupted: Callable[[], bool],
+    begin: float,
+) -> SolveResult:
+    from planner.plan.assemble import PipelineChoice, Proved, StageChoice, assemble_plan, recompute_by_name
+    from planner.search.settle import settle
+
+    leaf, split = outcome.leaf, outcome.split
+    assert leaf is not None and split is not None
+    left = begin + options.time_limit_s - time.monotonic()
+    if outcome.why_stopped == "gap" and left > 0:
+        split = settle(leaf, split, outcome.step_time, time_limit_s=left, should_stop=interrupted)
+    stages = []
+    for s, stage in enumerate(leaf.stages):
+        first, end = split.bounds(s)
+        recompute = recompute_by_name(cost.chain, first, end, split.policies[s], cost.policies)
+        stages.append(StageChoice(stage.group, stage.tensor, first, end, recompute))
+    choice = PipelineChoice(leaf.root.schedule, leaf.setting, leaf.micro_batches, tuple(stages))
+    proved = Proved(
+        bound=outcome.bound,
+        gap_asked=options.gap,
+        why_stopped=outcome.why_stopped,
+        plan_space=_plan_space(cost, settings.limits, cluster),
+        objective=options.objective,
+        solver=outcome.statistics,
+    )
+    plan = assemble_plan(
+        cluster,
+        model,
+        graph,
+        cost,
+        choice,
+        proved,
+        notices=(*cluster.notices, *model.notices, *cost.excluded),
+        ignored_constraints=("memory",) if options.ignore_memory else (),
+    )
+    return SolveResult(plan, outcome.why_stopped, cost.excluded, outcome.statistics)
+
+
+def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster) -> dict[str, Any]:
+    """Each dimension of the space that the certificate speaks of."""
+    names = [g.name for g in cluster.node_groups]
+    space = dict(cost.space)
+    order: Any = "every order of the node groups"
+    if limits.order is not None:
+        order = [names[g] for g in limits.order]
+    elif limits.fixed_order:
+        order = "the cluster file's"
+    free = [n for g, n in enumerate(names) if g not in limits.idle and g not in limits.use]
+    space |= {
+        "pipelines": "identical replicas of one shape",
+        "group_order": order,
+        "may_stay_idle": free,
+        "must_stay_idle": [names[g] for g in sorted(limits.idle)],
+        "must_be_used": [names[g] for g in sorted(limits.use)],
+        "stages_per_group": {names[g]: n for g, n in limits.stages.items()}
+        or "any number that the chips allow, none empty",
+        "pipeline_parallel": limits.total_stages or "any",
+        "layers_per_stage": list(limits.layers_per_stage) if limits.layers_per_stage else "any contiguous split",
+        "recompute_choice": "per stage, any number of layers of each kind",
+    }
+    return space
+
+
+@contextmanager
+def interruptible() -> Iterator[Callable[[], bool]]:
+    """Turns Ctrl-C into a flag while the search runs (main thread only); a second one interrupts as usual."""
+    flag = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield flag.is_set
+        return
+    previous = signal.getsignal(signal.SIGINT)
+
+    def handle(number: int, frame: Any) -> None:
+        if flag.is_set() and callable(previous):
+            previous(number, frame)
+        flag.set()
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield flag.is_set
+    finally:
+        signal.signal(signal.SIGINT, previous)

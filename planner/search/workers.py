@@ -1,0 +1,142 @@
+"""Surveys and proofs, here or in worker processes. The batches and their targets are fixed before, so results do not
+depend on `jobs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ProcessPoolExecutor
+from multiprocessing import get_context
+from typing import TYPE_CHECKING, TypeVar
+
+from planner.search.candidates import Root, make_roots
+from planner.search.intervals import Intervals
+from planner.search.leaf import Leaf
+from planner.search.prove import Proof, prove_leaf
+from planner.search.survey import Survey, leaf_weight, survey_root
+from planner.search.tree import Order, Target
+
+if TYPE_CHECKING:
+    from planner.cost.tables import Problem
+    from planner.search.driver import SearchSettings
+
+__all__ = ["Workers"]
+
+_roots: list[Root] = []
+"""A worker process's own roots, made once when it starts."""
+
+
+def _start_worker(problem: Problem, settings: SearchSettings) -> None:
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _roots[:] = make_roots(problem, Intervals(problem.chain), settings.limits)
+
+
+def _survey(index: int, target: Target, gap: float, deadline: float, floor: float) -> Survey:
+    return survey_root(_roots[index], index, target, gap, deadline=deadline, floor=floor)
+
+
+def _prove(index: int, order: Order, target: Target, gap: float, deadline: float, solver: str) -> tuple[Proof, float]:
+    return _prove_here(_roots[index], order, target, gap, deadline, solver, lambda: False)
+
+
+def _prove_here(
+    root: Root, order: Order, target: Target, gap: float, deadline: float, solver: str, should_stop: Callable[[], bool]
+) -> tuple[Proof, float]:
+    import time
+
+    leaf = Leaf(root, order)
+    weight = leaf_weight(leaf, target)
+    limit = target.objective / weight if weight > 0 else target.objective
+    proof = prove_leaf(
+        leaf,
+        limit,
+        gap,
+        time_limit_s=max(0.0, deadline - time.monotonic()),
+        should_stop=should_stop,
+        solver="cbc" if solver == "cbc" else "highs",
+    )
+    return proof, weight
+
+
+class Workers:
+    """Runs batches of surveys and proofs in this process (`jobs` 1) or in a pool."""
+
+    def __init__(self, problem: Problem, settings: SearchSettings, roots: list[Root]) -> None:
+        self.roots, self.settings = roots, settings
+        self._pool: ProcessPoolExecutor | None = None
+        if settings.jobs > 1:
+            self._pool = ProcessPoolExecutor(
+                settings.jobs, get_context("spawn"), initializer=_start_worker, initargs=(problem, settings)
+            )
+
+    def close(self) -> None:
+        """End the pool without waiting for running work."""
+        if self._pool is not None:
+            processes = list((getattr(self._pool, "_processes", None) or {}).values())
+            self._pool.shutdown(wait=False, cancel_futures=True)
+            for process in processes:
+                process.kill()
+
+    def survey_here(
+        self, index: int, floor: float, target: Target, deadline: float, should_stop: Callable[[], bool]
+    ) -> Survey:
+        """A short survey in this process, to find a plan; proves nothing."""
+        return survey_root(
+            self.roots[index],
+            index,
+            target,
+            0.0,
+            deadline=deadline,
+            floor=floor,
+            should_stop=should_stop,
+            max_leaves=12,
+            max_nodes=24,
+        )
+
+    def surveys(
+        self,
+        batch: list[tuple[int, float]],
+        target: Target,
+        gap: float,
+        deadline: float,
+        should_stop: Callable[[], bool],
+    ) -> list[Survey]:
+        """One survey a root (given with its bound), all at the same target."""
+        if self._pool is None:
+            return [
+                survey_root(self.roots[i], i, target, gap, deadline=deadline, floor=floor, should_stop=should_stop)
+                for i, floor in batch
+            ]
+        futures = [self._pool.submit(_survey, i, target, gap, deadline, floor) for i, floor in batch]
+        return [_wait(f, should_stop) or Survey(complete=False) for f in futures]
+
+    def proofs(
+        self,
+        batch: list[tuple[float, int, Order]],
+        target: Target,
+        gap: float,
+        deadline: float,
+        should_stop: Callable[[], bool],
+    ) -> list[tuple[Proof, float]]:
+        """One proof a leaf, all at the same target; the objective per second of each leaf beside it."""
+        solver = self.settings.solver
+        if self._pool is None:
+            return [_prove_here(self.roots[i], o, target, gap, deadline, solver, should_stop) for _, i, o in batch]
+        futures = [self._pool.submit(_prove, i, o, target, gap, deadline, solver) for _, i, o in batch]
+        nothing = (Proof(0.0, None, target.objective, False, 0), 1.0)
+        return [_wait(f, should_stop) or nothing for f in futures]
+
+
+_Result = TypeVar("_Result")
+
+
+def _wait(future: Future[_Result], should_stop: Callable[[], bool]) -> _Result | None:
+    """The future's result, or None once the search is asked to stop."""
+    while not should_stop():
+        try:
+            return future.result(timeout=0.1)
+        except TimeoutError:
+            continue
+    return None

@@ -1,0 +1,36 @@
+"""Did you mean ...?"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+__all__ = ["closest", "did_you_mean"]
+
+_FEW = 12
+
+
+def closest(word: str, known: Iterable[str]) -> str | None:
+    """The known word that a misspelt one most likely means."""
+    by_folded: dict[str, str] = {}
+    for candidate in sorted(known):
+        by_folded.setdefault(_folded(candidate), candidate)
+    match = difflib.get_close_matches(_folded(word[:200]), list(by_folded), n=1, cutoff=0.6)
+    return by_folded[match[0]] if match else None
+
+
+def did_you_mean(word: str, known: Iterable[str], noun: str = "known", more: str = "") -> str:
+    """Advice for an unknown word: the closest known one, the whole list where it is short, or `more`."""
+    names = sorted(known)
+    close = closest(word, names)
+    if close is not None:
+        return f"did you mean '{close}'?"
+    if not names:
+        return more
+    if len(names) <= _FEW:
+        return f"{noun}: {', '.join(names)}"
+    return more or f"{noun}: {', '.join(names[:_FEW])}, ..."
+
+
+def _folded(word: str) -> str:
+    return word.casefold().replace("_", "-").replace(" ", "-")

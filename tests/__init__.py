@@ -1,0 +1,1 @@
+"""Tests mirror the package: tests/plan for planner/plan and so on."""

@@ -1,0 +1,331 @@
+"""`dplan solve`: what it writes, what it says, how it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import planner.search
+from planner import Notice, Plan, SolveResult, check_plan
+from planner.errors import InfeasibleError, InterruptedSolve, NoPlanFoundError
+from planner.plan.file import dump_plan
+from tests.cli.running import dplan
+from tests.plan.small import CLUSTER, MODEL, small_plan
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """cluster.yaml and model.yaml in the current directory."""
+    (tmp_path / "cluster.yaml").write_text(CLUSTER)
+    (tmp_path / "model.yaml").write_text(MODEL)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def pretend(monkeypatch: pytest.MonkeyPatch, answer: SolveResult | Exception) -> list[Any]:
+    """Let the search answer at once; gives the options that it was asked with."""
+    asked: list[Any] = []
+
+    def search(cluster: Any, model: Any, options: Any, progress: Any) -> SolveResult:
+        asked.append(options)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(planner.search, "solve", search)
+    return asked
+
+
+def with_certificate(plan: Plan, **changes: Any) -> Plan:
+    return plan.model_copy(update={"certificate": plan.certificate.model_copy(update=changes)})
+
+
+def loose(why: str) -> SolveResult:
+    """A plan whose gap of 1 % is above the asked one."""
+    return SolveResult(with_certificate(small_plan(), why_stopped=why, gap_asked=0.001), why)  # type: ignore[arg-type]
+
+
+# ---- a real solve ---------------------------------------------------------------------------------------------------
+
+
+def test_a_plan_is_found_checked_and_written(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml")
+    assert ran.code == 0, ran.err
+    plan = Plan.load("plan.json")
+    assert check_plan(plan) == ()
+    assert plan.certificate.gap <= 0.01 * (1 + 1e-6)
+    assert ran.out.startswith("toy on bench\n")
+    assert ran.out.endswith("\nwrote plan.json\n")
+
+
+def test_equal_inputs_give_equal_bytes(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    for name in ("a.json", "b.json"):
+        assert dplan(capsys, "solve", "cluster.yaml", "model.yaml", "-o", name).code == 0
+    assert Path("a.json").read_bytes() == Path("b.json").read_bytes()
+
+
+def test_what_show_prints_is_what_solve_printed(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    solved = dplan(capsys, "solve", "cluster.yaml", "model.yaml").out
+    assert dplan(capsys, "show").out + "\nwrote plan.json\n" == solved
+
+
+# ---- outputs --------------------------------------------------------------------------------------------------------
+
+
+def test_json_prints_the_plan_and_writes_it_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    pretend(monkeypatch, SolveResult(small_plan(), "gap"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--json")
+    assert Plan.model_validate(json.loads(ran.out)) == small_plan() == Plan.load("plan.json")
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_a_dash_writes_the_plan_on_stdout_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path, more: list[str]
+) -> None:
+    pretend(monkeypatch, SolveResult(small_plan(), "gap"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "-o", "-", *more)
+    assert ran.out == dump_plan(small_plan())
+    assert not Path("plan.json").exists()
+
+
+def test_warnings_go_to_stderr_each_once(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    notices = (Notice("precision", "v100 is left out"), Notice("precision", "v100 is left out"))
+    pretend(monkeypatch, SolveResult(small_plan(), "gap", notices))
+    assert dplan(capsys, "solve", "cluster.yaml", "model.yaml").err == "warning: v100 is left out\n"
+
+
+def test_options_reach_the_search_in_base_units(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    asked = pretend(monkeypatch, SolveResult(small_plan(), "gap"))
+    options = ["--time-limit", "2 min", "--gap", "0.5 %", "--jobs", "2", "--objective", "cost", "--fixed-order"]
+    dplan(capsys, "solve", "cluster.yaml", "model.yaml", *options)
+    (given,) = asked
+    assert (given.time_limit_s, given.gap, given.jobs) == (120.0, 0.005, 2)
+    assert (given.objective, given.fixed_order, given.ignore_memory) == ("cost", True, False)
+
+
+# ---- how it leaves --------------------------------------------------------------------------------------------------
+
+
+def test_a_gap_missed_in_time_is_said_and_leaves_with_0(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    pretend(monkeypatch, loose("time"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--gap", "0.1 %")
+    assert ran.code == 0
+    expected = "the time limit came before the gap closed: proved to be within 1.00 % of the best, asked 0.10 %"
+    assert ran.err == f"warning: {expected}\n"
+    assert Path("plan.json").exists()
+
+
+def test_an_interrupted_search_writes_its_best_plan_and_leaves_with_130(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    pretend(monkeypatch, loose("interrupted"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml")
+    assert ran.code == 130
+    assert "interrupted: the best plan so far is in plan.json, proved to be within 1.00 % of the best" in ran.err
+    assert Plan.load("plan.json").certificate.why_stopped == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (InfeasibleError("no plan fits", "stage 1 needs 91.2 GiB; 77.5 GiB is usable"), 3),
+        (NoPlanFoundError("no plan found within 2 s"), 4),
+        (InterruptedSolve("interrupted before a plan was found; nothing was written"), 130),
+    ],
+)
+def test_without_a_plan_the_old_one_stays_and_the_reason_is_said(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path, error: Any, code: int
+) -> None:
+    Path("plan.json").write_text("old")
+    pretend(monkeypatch, error)
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml")
+    assert (ran.code, ran.out) == (code, "")
+    assert ran.err == error.render() + "\n"
+    assert Path("plan.json").read_text() == "old"
+
+
+def large_plan() -> Plan:
+    """Does not fit the 8 and 16 GiB chips; made with memory ignored."""
+    model = MODEL.replace("hidden_size: 512", "hidden_size: 8192").replace("size: 1024, vocab", "size: 28672, vocab")
+    return small_plan(model).model_copy(update={"ignored_constraints": ("memory",)})
+
+
+def test_ignoring_memory_writes_a_marked_plan_and_leaves_with_5_when_it_does_not_fit(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    pretend(monkeypatch, SolveResult(large_plan(), "gap"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--ignore-memory")
+    assert ran.code == 5
+    assert "planned without regard to memory, and it does not fit" in ran.err
+    assert "stage on fast needs" in ran.err
+    assert Plan.load("plan.json").ignored_constraints == ("memory",)
+    assert "MADE WITHOUT REGARD TO MEMORY" in ran.out
+
+
+def test_ignoring_memory_leaves_with_0_when_the_plan_fits_all_the_same(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    pretend(monkeypatch, SolveResult(small_plan(), "gap"))
+    assert dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--ignore-memory").code == 0
+
+
+def test_a_plan_that_fails_the_check_is_never_written(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    Path("plan.json").write_text("old")
+    pretend(monkeypatch, SolveResult(with_certificate(small_plan(), gap=0.0), "gap"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml")
+    assert ran.code == 5
+    assert "our bug: the plan that was found does not pass the check; nothing was written" in ran.err
+    assert "certificate.gap" in ran.err
+    assert Path("plan.json").read_text() == "old"
+
+
+# ---- bad input ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--time-limit", "25"], "--time-limit: '25' has no unit"),
+        (["--time-limit", "-1 s"], "--time-limit: '-1 s' is negative"),
+        (["--time-limit", "2 sec"], "--time-limit: unknown unit 'sec'"),
+        (["--gap", "1"], "--gap: '1' has no unit"),
+        (["--gap", "200 %"], "--gap: '200 %' is not a share"),
+        (["--jobs", "0"], "'--jobs'"),
+        (["--jobs", "two"], "'--jobs'"),
+        (["--objective", "speed"], "'--objective'"),
+        (["-o", "no/such/place/plan.json"], "no/such/place/plan.json: cannot be written; there is no such directory"),
+        (["-o", "."], ".: cannot be written; is a directory; name a file in it, such as plan.json"),
+    ],
+)
+def test_a_wrong_option_is_named_before_any_work(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path, options: list[str], text: str
+) -> None:
+    asked = pretend(monkeypatch, SolveResult(small_plan(), "gap"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", *options)
+    assert (ran.code, ran.out, asked) == (2, "", [])
+    assert text in ran.err
+    assert "Traceback" not in ran.err
+
+
+def test_problems_of_both_files_are_reported_in_one_run(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    Path("cluster.yaml").write_text(CLUSTER.replace("16 GiB", "16 GiX"))
+    Path("model.yaml").write_text(MODEL.replace("global_batch: 32", "global_batch: -1"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml")
+    assert ran.code == 2
+    assert "cluster.yaml:7:" in ran.err and "GiX" in ran.err
+    assert "model.yaml:" in ran.err and "global_batch" in ran.err
+
+
+def test_there_is_one_standard_input(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = dplan(capsys, "solve", "-", "-")
+    assert ran.code == 2
+    assert "CLUSTER, MODEL: are both `-`" in ran.err
+
+
+# ---- the outside world ----------------------------------------------------------------------------------------------
+
+
+def start(arguments: list[str], directory: Path, **streams: Any) -> subprocess.Popen[bytes]:
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "TERM": "xterm", "COLUMNS": "200"}
+    command = [sys.executable, "-m", "planner", "solve", *arguments]
+    return subprocess.Popen(command, cwd=directory, env=environment, **streams)
+
+
+def read_until(descriptor: int, done: Callable[[bytes], bool]) -> bytes:
+    seen = b""
+    while not done(seen):
+        try:
+            seen += os.read(descriptor, 4096)
+        except OSError:  # the other end is closed
+            break
+    return seen
+
+
+def test_ctrl_c_leaves_within_a_second_with_the_best_plan_written(tmp_path: Path) -> None:
+    """A search that cannot end soon; interrupted when its progress line first shows a plan."""
+    master, slave = pty.openpty()
+    arguments = ["h100-a100-4096", "llama-3.1-70b", "--gap", "0 %", "--time-limit", "10 min"]
+    process = start(arguments, tmp_path, stderr=slave, stdout=subprocess.DEVNULL)
+    os.close(slave)
+    shown = read_until(master, lambda text: b"step " in text and b"bound" in text)
+    assert b"candidates solved" in shown
+    begin = time.monotonic()
+    process.send_signal(signal.SIGINT)
+    rest = read_until(master, lambda text: b"interrupted: the best plan so far is in plan.json" in text)
+    assert process.wait(timeout=30) == 130, rest
+    assert time.monotonic() - begin < 1.5  # one second, and half for a busy machine
+    os.close(master)
+    plan = Plan.load(str(tmp_path / "plan.json"))
+    assert plan.certificate.why_stopped == "interrupted"
+    assert check_plan(plan) == ()
+
+
+def test_without_a_terminal_there_is_no_progress(files: Path) -> None:
+    process = start(["cluster.yaml", "model.yaml"], files, stderr=subprocess.PIPE, stdout=subprocess.PIPE)
+    _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (0, b"")
+
+
+@pytest.mark.slow
+def test_killing_a_solve_at_any_moment_leaves_the_old_plan_whole(files: Path) -> None:
+    chance = random.Random(0)
+    old = dump_plan(small_plan())
+    (files / "plan.json").write_text(old)
+    begin = time.monotonic()
+    process = start(["cluster.yaml", "model.yaml", "-o", "new.json"], files, stdout=subprocess.DEVNULL)
+    assert process.wait(timeout=60) == 0
+    whole_run, new = time.monotonic() - begin, (files / "new.json").read_text()
+    for _ in range(50):
+        process = start(["cluster.yaml", "model.yaml"], files, stdout=subprocess.DEVNULL)
+        try:
+            process.wait(timeout=chance.uniform(0, 1.1 * whole_run))
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.wait(timeout=30)
+        assert (files / "plan.json").read_text() in (old, new)
+
+
+def test_killing_a_writer_at_any_moment_leaves_one_of_its_files_whole(tmp_path: Path) -> None:
+    chance = random.Random(0)
+    path = tmp_path / "plan.json"
+    writer = (
+        "import itertools; from planner.plan.file import write_atomic; print('ready', flush=True)\n"
+        f"for i in itertools.cycle('ab'): write_atomic({str(path)!r}, i * 1_000_000)"
+    )
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    for _ in range(20):
+        process = subprocess.Popen([sys.executable, "-c", writer], env=environment, stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        with process.stdout as ready:
+            assert ready.readline() == b"ready\n"
+        try:
+            process.wait(timeout=chance.uniform(0.01, 0.1))
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.wait(timeout=30)
+        if path.exists():
+            assert path.read_text() in ("a" * 1_000_000, "b" * 1_000_000)
+    assert path.exists()

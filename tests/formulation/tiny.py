@@ -1,0 +1,61 @@
+"""The smallest leaf that switches every constraint on: an embedding, three layers and a head on two stages, memory
+tight.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from planner.cost.tables import Chain, ChipGroup, LayerTable, Setting, TransferTable
+from planner.search.candidates import Limits, Root
+from planner.search.intervals import Intervals
+from planner.search.leaf import Leaf
+
+GIB = float(2**30)
+
+
+CHAIN = Chain(
+    ("embedding", "layers.0", "layers.1", "layers.2", "head"), (0, 1, 1, 1, 2), ("embedding", "layer", "head")
+)
+
+
+@dataclass
+class TinyProblem:
+    """Kinds: embedding, layer, head. A layer takes 2 s forward, 4 s backward; recompute costs its forward again."""
+
+    usable_gib: float = 20.0
+    chain: Chain = CHAIN
+    groups: tuple[ChipGroup, ...] = (ChipGroup("a", "chip-a", 1, 2, (1,)),)
+    policies: tuple[str, ...] = ("none", "full")
+    global_batch: int = 4
+    settings: tuple[Setting, ...] = (Setting(1, 1),)
+    schedules: tuple[str, ...] = ("1f1b",)
+
+    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable:
+        return LayerTable(
+            forward_s=np.array([1.0, 2.0, 3.0]),
+            backward_input_s=np.array([1.0, 2.0, 3.0]),
+            backward_weight_s=np.array([1.0, 2.0, 3.0]),
+            recompute_s=np.array([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0]]),
+            static_bytes=np.array([4.0, 2.0, 5.0]) * GIB,
+            saved_bytes=np.array([[1.0, 3.0, 1.0], [1.0, 1.0, 1.0]]) * GIB,
+            transient_bytes=np.array([[0.5, 0.5, 2.0], [0.5, 1.5, 2.0]]) * GIB,
+            reduction_s=np.array([0.5, 0.25, 0.5]),
+            optimizer_s=np.array([0.5, 0.25, 0.5]),
+            fixed_bytes=1.0 * GIB,
+            usable_bytes=self.usable_gib * GIB,
+            fixed_update_s=0.125,
+        )
+
+    def transfer(
+        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+    ) -> TransferTable:
+        return TransferTable(np.array([0.5, 0.25, 0.25]), np.array([0.5, 0.25, 0.25]))
+
+
+def tiny_leaf(limits: Limits | None = None, usable_gib: float = 20.0) -> Leaf:
+    problem = TinyProblem(usable_gib)
+    root = Root(problem, Intervals(problem.chain), problem.settings[0], "1f1b", limits or Limits())
+    return Leaf(root, ((0, 1, 2),))

@@ -1,0 +1,117 @@
+"""What people see, at 80 columns without colour. With DPLAN_UPDATE_SNAPSHOTS=1 in the environment they are written."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console, RenderableType
+
+from planner.graph import build_graph
+from planner.plan.schema import Plan
+from planner.report.chips import chip_report, chip_table
+from planner.report.model import model_numbers, model_report
+from planner.report.plan import plan_report
+from planner.spec import parse_cluster, parse_model
+from tests.plan.handmade import document
+from tests.plan.small import CLUSTER, MODEL
+
+SNAPSHOTS = Path(__file__).parent / "snapshots"
+
+
+def drawn(report: RenderableType, width: int = 80, encoding: str = "utf-8") -> str:
+    console = Console(width=width, color_system=None, markup=False, emoji=False, highlight=False)
+    with console.capture() as capture:
+        console.print(report)
+    return "".join(f"{line.rstrip()}\n" for line in capture.get().splitlines())
+
+
+def compare(name: str, text: str) -> None:
+    path = SNAPSHOTS / f"{name}.txt"
+    if os.environ.get("DPLAN_UPDATE_SNAPSHOTS"):
+        path.write_text(text)
+    assert text == path.read_text()
+    assert max(len(line) for line in text.splitlines()) <= 80
+
+
+def changed(**changes: Any) -> Plan:
+    return Plan.model_validate(document() | changes)
+
+
+def crowded() -> Plan:
+    """Long names, all degrees, a stage over its limit, one with little left, memory ignored, a gap that was missed."""
+    whole = document()
+    whole["ignored_constraints"] = ["memory"]
+    whole["inputs"]["cluster"]["name"] = "h100-ascend-with-a-long-name"
+    whole["certificate"] |= {"why_stopped": "time", "bound": 0.2, "gap": 0.5}
+    whole["prediction"]["mfu"] = None
+    whole["training"] = None
+    first, second = whole["islands"][0]["pipelines"][0]["stages"]
+    names = [f"layers.{i}" for i in range(60)]
+    first |= {"node_group": "ascend-east", "chip": "moorethreads-mtt-s4000-48gb", "layers": ["embedding", *names]}
+    first["recompute"] = dict.fromkeys(names[:20], "full") | dict.fromkeys(names[20:50], "selective")
+    first["memory"]["peak_bytes"] = 80 * 2**30
+    for stage in (first, second):
+        stage |= {"context_parallel": 2, "expert_parallel": 8}
+    second["layers"] = [
+        *(f"encoder.layers.{i}" for i in range(3)),
+        *(f"decoder.layers.{i}" for i in range(7)),
+        "norm",
+        "head",
+    ]
+    return Plan.model_validate(whole)
+
+
+def test_a_plan() -> None:
+    compare("plan", drawn(plan_report(changed())))
+
+
+def test_a_crowded_plan() -> None:
+    compare("plan_crowded", drawn(plan_report(crowded())))
+
+
+def test_a_plan_for_least_cost() -> None:
+    certificate = document()["certificate"] | {"unit": "USD/token", "objective": 1.06e-8, "bound": 1.05e-8, "gap": 0.0}
+    training = document()["training"] | {"tokens": None, "steps": None, "days": None, "cost": None}
+    compare("plan_cost", drawn(plan_report(changed(certificate=certificate, training=training))))
+
+
+def test_a_model() -> None:
+    spec = parse_model(MODEL.replace("1024}", "1024, tie_word_embeddings: true}"), "model.yaml")
+    compare("model", drawn(model_report(model_numbers(spec, build_graph(spec)))))
+
+
+def test_chips() -> None:
+    cluster = parse_cluster(CLUSTER, "cluster.yaml")
+    compare("chips", drawn(chip_table(list(cluster.chips.values()))))
+
+
+def test_a_chip() -> None:
+    cluster = parse_cluster(CLUSTER, "cluster.yaml")
+    sources = {
+        "memory": "data sheet, page 2",
+        "peak.bf16": "data sheet, page 2",
+        "nic.bandwidth": "measured " + "x" * 70,
+    }
+    chip = cluster.chips["quick"].model_copy(update={"sources": sources, "notes": "A chip that does not exist."})
+    compare("chip", drawn(chip_report(chip)))
+
+
+@pytest.mark.parametrize("width", [60, 100, 200])
+def test_any_width_shows_every_stage_and_number(width: int) -> None:
+    text = drawn(plan_report(changed()), width)
+    assert "400.0 ms" in text and "12.1 %" in text
+
+
+def test_bars_are_ascii_where_the_terminal_is() -> None:
+    from planner.report.bars import Bar
+
+    class Options:
+        ascii_only = True
+
+    bar = Bar(((0.5, "cyan"), (0.25, "magenta")), width=8)
+    console = Console()
+    drawn_bar = "".join(segment.text for segment in bar.__rich_console__(console, Options()))  # type: ignore[arg-type]
+    assert drawn_bar == "####++.."

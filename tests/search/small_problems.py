@@ -1,0 +1,204 @@
+"""Small random problems from tables alone, and exhaustive enumeration of their plans."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import combinations, pairwise, permutations, product
+
+import numpy as np
+
+from planner.cost.placement import crosses_node
+from planner.cost.recurrence import ChainTimes, step_time
+from planner.cost.schedule import in_flight_counts
+from planner.cost.tables import Chain, ChipGroup, LayerTable, Setting, TransferTable
+
+
+@dataclass
+class TableProblem:
+    """A `Problem` whose numbers are drawn once."""
+
+    chain: Chain
+    groups: tuple[ChipGroup, ...]
+    policies: tuple[str, ...]
+    global_batch: int
+    settings: tuple[Setting, ...]
+    schedules: tuple[str, ...]
+    tables: dict[tuple[int, int, Setting], LayerTable] = field(default_factory=dict)
+    transfers: dict[tuple[int, int, int, int, bool], TransferTable] = field(default_factory=dict)
+
+    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
+        return self.tables.get((group, tensor, setting))
+
+    def transfer(
+        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+    ) -> TransferTable:
+        return self.transfers[source, source_tensor, target, target_tensor, same_node]
+
+
+def random_problem(seed: int, max_layers: int = 7) -> TableProblem:
+    """At most 4 chips in at most 3 groups, at most `max_layers` layers, two or three recompute policies; memory tight
+    in every second one.
+    """
+    r = random.Random(seed)
+    num_kinds = r.choice([1, 2, 2, 3])
+    kinds = sorted(
+        r.choices(range(num_kinds), k=r.randint(2, max_layers)), key=lambda k: k if r.random() < 0.7 else r.random()
+    )
+    chain = Chain(tuple(f"l{i}" for i in range(len(kinds))), tuple(kinds), tuple(f"k{i}" for i in range(num_kinds)))
+    shapes = r.choice(
+        [[(2, 2)], [(1, 2), (1, 2)], [(2, 1), (1, 2)], [(4, 1)], [(1, 1), (1, 1), (2, 1)], [(3, 1), (1, 1)], [(1, 4)]]
+    )
+    groups = tuple(
+        ChipGroup(f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2, 4) if c % t == 0), r.uniform(1, 4))
+        for i, (n, c) in enumerate(shapes)
+    )
+    batch = r.choice([2, 4, 6, 8])
+    settings = tuple(
+        Setting(b, d) for b in (1, 2) for d in (1, 2, 3, 4) if batch % (b * d) == 0 and r.random() < 0.8
+    ) or (Setting(1, 1),)
+    policies = r.choice([("none", "full"), ("none", "selective", "full")])
+    problem = TableProblem(
+        chain, groups, policies, batch, settings, (r.choice(["1f1b", "1f1b", "gpipe", "eager_1f1b"]),)
+    )
+    tight = seed % 2 == 0
+    for setting in settings:
+        for single in (False, True):
+            for g, group in enumerate(groups):
+                for t in group.tensor_degrees:
+                    key = Setting(setting.micro_batch_size, setting.data_parallel, single_stage=single)
+                    problem.tables[g, t, key] = _random_table(
+                        random.Random(f"{seed} {g} {t} {setting} {single}"), num_kinds, len(policies), len(kinds), tight
+                    )
+    for g, h in product(range(len(groups)), repeat=2):
+        for t, u in product(groups[g].tensor_degrees, groups[h].tensor_degrees):
+            for same in (False, True):
+                slow = r.choice([0.0, 0.1, 1.0, 5.0])
+                draw = [r.random() * slow for _ in range(2)]
+                spread = r.random() < 0.3
+                problem.transfers[g, t, h, u, same] = TransferTable(
+                    np.array([draw[0] * (r.random() if spread else 1) for _ in range(num_kinds)]),
+                    np.array([draw[1] * (r.random() if spread else 1) for _ in range(num_kinds)]),
+                )
+    return problem
+
+
+def _random_table(r: random.Random, kinds: int, policies: int, layers: int, tight: bool) -> LayerTable:
+    speed = r.choice([0.5, 1.0, 1.0, 3.0])
+    forward = np.array([speed * r.choice([0.1, 1.0, 1.0, 2.5]) * r.uniform(0.8, 1.2) for _ in range(kinds)])
+    backward = forward * r.uniform(0.7, 2.2)
+    saved = np.array([r.uniform(0.5, 1.5) for _ in range(kinds)]) * 2**30
+    shrink = np.array([1.0, 0.5, 0.1])[[0, 2] if policies == 2 else [0, 1, 2]]
+    extra = np.array([0.0, 0.2, 1.0])[[0, 2] if policies == 2 else [0, 1, 2]]
+    static = np.array([r.uniform(0.5, 2.0) for _ in range(kinds)]) * 2**30
+    transient = np.outer(np.array([0.1, 0.3, 1.0])[[0, 2] if policies == 2 else [0, 1, 2]], saved)
+    usable = (r.uniform(0.8, 4.0) if tight else 1000.0) * layers / 2 * 2**30
+    return LayerTable(
+        forward,
+        backward * 0.5,
+        backward * 0.5,
+        np.outer(extra, forward),
+        static,
+        np.outer(shrink, saved),
+        transient,
+        forward * r.choice([0.0, 0.3, 2.0]),
+        forward * 0.1,
+        0.1 * 2**30,
+        usable,
+        r.choice([0.0, 0.2]),
+    )
+
+
+def shapes_of(problem: TableProblem, setting: Setting) -> Iterator[tuple[tuple[int, int, int], ...]]:
+    """Every order of (group, degree, stages)."""
+    choices = []
+    for group in problem.groups:
+        choices.append(
+            [None]
+            + [
+                (t, n)
+                for t in group.tensor_degrees
+                for n in range(
+                    1,
+                    min(problem.chain.num_layers, group.nodes * (group.chips_per_node // t) // setting.data_parallel)
+                    + 1,
+                )
+            ]
+        )
+    for picked in product(*choices):
+        active = [(g, *c) for g, c in enumerate(picked) if c is not None]
+        if active and sum(n for _, _, n in active) <= problem.chain.num_layers:
+            yield from permutations(active)
+
+
+def best_by_enumeration(problem: TableProblem, prices: tuple[float, ...] | None = None) -> float:
+    """The least objective over every plan of the space; inf when none fits."""
+    best = float("inf")
+    for schedule in problem.schedules:
+        for setting in problem.settings:
+            m = problem.global_batch // (setting.micro_batch_size * setting.data_parallel)
+            for order in shapes_of(problem, setting):
+                weight = 1.0
+                if prices is not None:
+                    weight = sum(prices[g] * t * n * setting.data_parallel for g, t, n in order)
+                best = min(best, weight * _best_of_shape(problem, setting, schedule, m, order))
+    return best
+
+
+def _best_of_shape(problem, setting, schedule, m, order):  # type: ignore[no-untyped-def]
+    stages = [(g, t, j) for g, t, n in order for j in range(n)]
+    p, layers = len(stages), problem.chain.num_layers
+    key = Setting(setting.micro_batch_size, setting.data_parallel, single_stage=p == 1)
+    tables = [problem.tables[g, t, key] for g, t, _ in stages]
+    k = in_flight_counts(schedule, p, m)
+    boundaries = []
+    for (g, t, j), (h, u, _) in pairwise(stages):
+        slots = problem.groups[g].chips_per_node // t
+        same = g == h and not crosses_node(j, setting.data_parallel, slots)
+        boundaries.append(problem.transfers[g, t, h, u, same])
+    options = {
+        (s, a, b): _stage_choices(problem, tables[s], k[s], a, b)
+        for s in range(p)
+        for a in range(layers)
+        for b in range(a + 1, layers + 1)
+    }
+    best = float("inf")
+    for cuts in combinations(range(1, layers), p - 1):
+        ends = (0, *cuts, layers)
+        last = [problem.chain.kinds[e - 1] for e in cuts]
+        send_f = [float(x.forward_s[kind]) for x, kind in zip(boundaries, last, strict=True)]
+        send_b = [float(x.backward_s[kind]) for x, kind in zip(boundaries, last, strict=True)]
+        for chosen in product(*(options[s, ends[s], ends[s + 1]] for s in range(p))):
+            times = ChainTimes([c[0] for c in chosen], [c[1] for c in chosen], [c[2] for c in chosen], send_f, send_b)
+            best = min(best, step_time(times, k, m))
+    return best
+
+
+def _stage_choices(problem, table, k_s, a, b):  # type: ignore[no-untyped-def]
+    """(forward, backward, update) of every recompute choice that fits, dominated ones left out (times are monotone)."""
+    per_kind = [problem.chain.kinds[a:b].count(kind) for kind in range(len(problem.chain.kind_names))]
+    num_policies = table.recompute_s.shape[0]
+    found = []
+    for picks in product(*(_compositions(n, num_policies) for n in per_kind)):
+        memory, working = table.fixed_bytes, 0.0
+        backward = 0.0
+        for kind, counts in enumerate(picks):
+            memory += per_kind[kind] * table.static_bytes[kind]
+            backward += per_kind[kind] * (table.backward_input_s[kind] + table.backward_weight_s[kind])
+            for q, n in enumerate(counts):
+                if n:
+                    memory += n * k_s * table.saved_bytes[q, kind]
+                    backward += n * table.recompute_s[q, kind]
+                    working = max(working, table.transient_bytes[q, kind])
+        if memory + working <= table.usable_bytes:
+            found.append(backward)
+    if not found:
+        return []
+    forward = sum(n * table.forward_s[kind] for kind, n in enumerate(per_kind))
+    update = sum(n * (table.reduction_s[kind] + table.optimizer_s[kind]) for kind, n in enumerate(per_kind))
+    return [(forward, min(found), update + table.fixed_update_s)]
+
+
+def _compositions(total: int, parts: int) -> list[tuple[int, ...]]:
+    return [c for c in product(range(total + 1), repeat=parts) if sum(c) == total]

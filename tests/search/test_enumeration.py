@@ -1,0 +1,61 @@
+"""The search equals exhaustive enumeration on small instances, and every bound it reports is true."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from planner.search.driver import SearchSettings, search
+from tests.search.small_problems import best_by_enumeration, random_problem
+
+TOLERANCE = 2e-6
+"""`gap` 0 asks for the optimum to 1e-6."""
+
+
+def compare(seed: int, solver: str) -> None:
+    problem = random_problem(seed)
+    prices = tuple(g.price for g in problem.groups) if seed % 5 == 4 else None
+    best = best_by_enumeration(problem, prices)
+    outcome = search(problem, SearchSettings(gap=0.0, time_limit_s=120, price_per_chip_s=prices, solver=solver))  # type: ignore[arg-type]
+    if math.isinf(best):
+        assert (outcome.leaf, outcome.why_stopped) == (None, "exhausted")
+        return
+    assert outcome.why_stopped == "gap"
+    assert outcome.objective == pytest.approx(best, rel=TOLERANCE)
+    assert outcome.objective >= best * (1 - 1e-9), "a plan that enumeration does not know"
+    assert outcome.bound <= best * (1 + 1e-9), "the bound is above the optimum"
+    assert outcome.gap <= TOLERANCE
+    assert outcome.leaf is not None and outcome.split is not None
+    assert outcome.leaf.step_time(outcome.split) == pytest.approx(outcome.step_time, rel=1e-12)
+    for s in range(outcome.leaf.num_stages):
+        assert outcome.leaf.fits(s, outcome.split.policies[s])
+
+
+@pytest.mark.parametrize("first_seed", range(0, 300, 25))
+def test_search_equals_exhaustive_enumeration(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 25):
+        compare(seed, "highs")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first_seed", range(0, 300, 25))
+def test_search_with_cbc_equals_exhaustive_enumeration(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 25):
+        compare(seed, "cbc")
+
+
+def test_some_of_these_instances_cannot_be_placed() -> None:
+    infeasible = sum(math.isinf(best_by_enumeration(random_problem(seed))) for seed in range(0, 300, 2))
+    assert 5 <= infeasible <= 100
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("gap", [0.2, 0.02])
+def test_a_looser_gap_is_still_a_true_one(seed: int, gap: float) -> None:
+    problem = random_problem(seed)
+    best = best_by_enumeration(problem)
+    outcome = search(problem, SearchSettings(gap=gap, time_limit_s=60))
+    if math.isfinite(best):
+        assert outcome.bound <= best * (1 + 1e-9)
+        assert best * (1 - 1e-9) <= outcome.objective <= best / (1 - gap) * (1 + 1e-6)
