@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import typer
+
 from planner.cli.options import DebugOption, JsonOption, PlanArgument
 
 __all__ = ["check"]
@@ -18,14 +20,16 @@ def check(plan: PlanArgument = "plan.json", json: JsonOption = False, debug: Deb
       dplan check
       dplan check plan.json --json
     """
-    from planner.cli.output import print_json
+    from planner.cli.output import print_json, say
     from planner.errors import CheckError
     from planner.plan import Plan, check_plan
 
     violations = check_plan(Plan.load(plan))
+    name = "standard input" if plan == "-" else plan
     if json:
         print_json({"violations": [{"code": v.code, "where": v.where, "message": v.message} for v in violations]})
     elif not violations:
-        print(f"{plan}: the plan holds")
+        print(f"{name}: the plan holds")
     if violations:
-        raise CheckError(f"{plan}: the plan does not hold", *(v.render() for v in violations))
+        say(CheckError(f"{name}: the plan does not hold", *(v.render() for v in violations)).render())
+        raise typer.Exit(CheckError.exit_code)

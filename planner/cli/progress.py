@@ -14,17 +14,18 @@ __all__ = ["ProgressLine", "progress_text"]
 
 
 class ProgressLine:
-    """Use as a context manager; call it with each Progress."""
+    """Use as a context manager; call it with each Progress. currency: that of a search for least cost, else None."""
 
-    def __init__(self, console: Console | None = None) -> None:
+    def __init__(self, currency: str | None = None, console: Console | None = None) -> None:
         from rich.console import Console
 
         self._console = console or Console(stderr=True, markup=False, highlight=False)
+        self._currency = currency
         self._status: Any = None
 
     def __enter__(self) -> ProgressLine:
         if self._console.is_terminal:
-            self._status = self._console.status("reading the cost model")
+            self._status = self._console.status("setting up")
             self._status.start()
         return self
 
@@ -36,19 +37,22 @@ class ProgressLine:
 
     def __call__(self, progress: Progress) -> None:
         if self._status is not None:
-            self._status.update(progress_text(progress))
+            self._status.update(progress_text(progress, self._currency))
 
 
-def progress_text(progress: Progress) -> str:
+def progress_text(progress: Progress, currency: str | None = None) -> str:
     """`12 of 50,736 candidates solved, step 12.3 s, bound 12.1 s, gap 1.6 %, 3 s`."""
     from planner.report.words import format_percent
     from planner.spec.units import format_duration
 
+    def amount(value: float) -> str:
+        return format_duration(value) if currency is None else f"{value:.4g} {currency}"
+
     parts = [f"{progress.solved:,} of {progress.candidates:,} candidates solved"]
     if progress.incumbent_s is not None:
-        parts.append(f"step {format_duration(progress.incumbent_s)}")
+        parts.append(f"step {amount(progress.incumbent_s)}")
     if progress.bound_s is not None:
-        parts.append(f"bound {format_duration(progress.bound_s)}")
+        parts.append(f"bound {amount(progress.bound_s)}")
     if progress.gap is not None:
         parts.append(f"gap {format_percent(progress.gap)}")
     return ", ".join([*parts, f"{progress.elapsed_s:.0f} s"])

@@ -140,7 +140,7 @@ def _search(cluster: Cluster, model: ModelSpec, options: SolveOptions) -> SolveR
     from planner.cli.progress import ProgressLine
     from planner.search import solve as search
 
-    with ProgressLine() as progress:
+    with ProgressLine(cluster.currency if options.objective == "cost" else None) as progress:
         return search(cluster, model, options, progress)
 
 
@@ -167,7 +167,8 @@ def _deliver(result: SolveResult, output: str, options: SolveOptions, json: bool
         why = "the time limit came" if result.why_stopped == "time" else "the search ended"
         say(f"warning: {why} before the gap closed: {_gap(plan)}, asked {format_percent(options.gap, 2)}")
     if misfits:
-        raise CheckError(f"{place}: planned without regard to memory, and it does not fit", *misfits)
+        say(CheckError(f"{place}: planned without regard to memory, and it does not fit", *misfits).render())
+        raise typer.Exit(CheckError.exit_code)
 
 
 def _gap(plan: Plan) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -114,8 +114,30 @@ def assemble_plan(
         certificate=_certificate(proved, prediction, price, cluster.currency, tokens),
         ignored_constraints=tuple(ignored_constraints),
         assumptions=tuple(dict.fromkeys(cost.notes)),
-        warnings=tuple(PlanNotice(code=n.code, message=n.message) for n in dict.fromkeys(notices)),
+        warnings=(
+            *(PlanNotice(code=n.code, message=n.message) for n in dict.fromkeys(notices)),
+            *_warnings(pipeline, prediction),
+        ),
     )
+
+
+def _warnings(pipeline: Pipeline, prediction: Prediction) -> Iterator[PlanNotice]:
+    """What the plan itself has that its reader should know: stages that are nearly full, pipelines that cannot fill."""
+    stages, micro_batches = len(pipeline.stages), pipeline.micro_batches
+    if micro_batches < stages:
+        batch = stages * pipeline.micro_batch_size * pipeline.replicas
+        yield PlanNotice(
+            code="bubble",
+            message=f"{stages} stages share {micro_batches} micro-batches, so the pipeline never fills:"
+            f" {100 * prediction.bubble_fraction:.1f} % of the chips' time is bubble; a global batch of {batch} would fill it",
+        )
+    for index, stage in enumerate(pipeline.stages):
+        if stage.memory.is_tight and stage.memory.peak_bytes <= stage.memory.usable_bytes:
+            left = 100 * (1 - stage.memory.peak_bytes / stage.memory.usable_bytes)
+            yield PlanNotice(
+                code="tight",
+                message=f"stage {index} on {stage.node_group} is tight: {left:.1f} % of its usable memory is left",
+            )
 
 
 def _document(name: str, spec: Cluster | ModelSpec) -> InputDocument:

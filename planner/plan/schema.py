@@ -5,6 +5,7 @@ Keys carry their base unit (`_s`, `_bytes`). There is no clock and no path in a 
 
 from __future__ import annotations
 
+import os
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -13,6 +14,7 @@ from planner.plan.ranks import RankView, view_of_rank
 
 __all__ = [
     "FORMAT_VERSION",
+    "TIGHT_FRACTION",
     "Certificate",
     "IdleChips",
     "InputDocument",
@@ -33,6 +35,8 @@ __all__ = [
 ]
 
 FORMAT_VERSION = "1.0"
+TIGHT_FRACTION = 0.1
+"""A stage with less of its usable memory left than this is marked tight."""
 
 Count = Annotated[int, Field(ge=1)]
 Index = Annotated[int, Field(ge=0)]
@@ -90,6 +94,11 @@ class StageMemory(PlanModel):
     parts: dict[str, Bytes]
     """Bytes by purpose: weights, gradients, optimizer, activations (of all micro-batches in flight), transient (the
     largest working set) and buffers (what neighbours send)."""
+
+    @property
+    def is_tight(self) -> bool:
+        """Less than a tenth of what is usable is left: fragmentation or a library's buffer may be too much."""
+        return self.peak_bytes > (1 - TIGHT_FRACTION) * self.usable_bytes
 
 
 class StageTime(PlanModel):
@@ -317,17 +326,17 @@ class Plan(PlanModel):
         return view_of_rank(self, rank)
 
     @classmethod
-    def load(cls, path: str) -> Plan:
+    def load(cls, path: str | os.PathLike[str]) -> Plan:
         """Read a plan file; `-` is standard input. Raises InputError."""
         from planner.plan.file import load_plan
 
-        return load_plan(path)
+        return load_plan(os.fspath(path))
 
-    def save(self, path: str) -> None:
+    def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan atomically; `-` is standard output. Raises InputError when the place cannot be written."""
         from planner.plan.file import save_plan
 
-        save_plan(self, path)
+        save_plan(self, os.fspath(path))
 
 
 def plan_schema() -> dict[str, Any]:

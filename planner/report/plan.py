@@ -26,10 +26,7 @@ from planner.spec.units import format_bytes, format_duration
 if TYPE_CHECKING:
     from planner.plan.schema import Certificate, Pipeline, Plan, Stage, TrainingEstimate
 
-__all__ = ["TIGHT_FRACTION", "plan_headline", "plan_report"]
-
-TIGHT_FRACTION = 0.1
-"""A stage with less of its usable memory left than this is marked tight."""
+__all__ = ["plan_headline", "plan_report"]
 
 _TRANSPORTS = {"rdma": "chip to chip (rdma)", "host": "through host memory"}
 _SHORT_POLICY = {"full": "full", "selective": "sel."}
@@ -169,7 +166,7 @@ def _memory_cells(stage: Stage) -> tuple[RenderableType, ...]:
     share = peak / usable if usable else 1.0
     if peak > usable:
         mark, colour = "over", "red"
-    elif share > 1 - TIGHT_FRACTION:
+    elif stage.memory.is_tight:
         mark, colour = "tight", "yellow"
     else:
         mark, colour = "", "green"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
@@ -27,6 +27,8 @@ WhyStopped = Literal["gap", "time", "interrupted", "exhausted"]
 
 _SURVEY_BATCH = 4
 _PROOF_BATCH = 8
+_FIRST_ROOTS = 24
+"""Roots, evenly spread, among which a first plan is looked for before all roots are bounded."""
 _PROMISING_ROOTS = 4
 _WIDENING = (4.0, 30.0, 1e6)
 """Targets of the first surveys, as multiples of a root's bound, until there is a plan: the later ones only where memory
@@ -156,20 +158,25 @@ class _Search:
 
     def run(self) -> Outcome:
         try:
-            self.bound_roots()
+            step = max(1, len(self.roots) // _FIRST_ROOTS)
+            self.bound_roots(range(0, len(self.roots), step))
             self.find_first_plan()
+            self.bound_roots(i for i in range(len(self.roots)) if i % step)
+            if step > 1:
+                self.find_first_plan()
+            self.polish()
             self.close_roots()
         finally:
             self.workers.close()
         return self.outcome()
 
-    def bound_roots(self) -> None:
-        """A quick bound of the objective for every root; roots that can hold nothing are closed."""
-        for i, root in enumerate(self.roots):
-            bound = 0.0 if self.out_of_time() else self._quick_bound(root)
+    def bound_roots(self, indices: Iterable[int]) -> None:
+        """A quick bound of the objective for these roots; roots that can hold nothing are closed."""
+        for i in indices:
+            bound = 0.0 if self.out_of_time() else self._quick_bound(self.roots[i])
             if math.isfinite(bound):
                 self.root_bounds[i] = bound
-            root.release()
+            self.roots[i].release()
 
     def _quick_bound(self, root: Root) -> float:
         bound = min(Refuter.rate_bound(root), Refuter.single_stage_bound(root))
@@ -202,11 +209,20 @@ class _Search:
                 self.refine(i)
         return []
 
+    def promising_roots(self) -> list[int]:
+        """A few roots with the least quick bounds that memory does not rule out."""
+        promising: list[int] = []
+        for i in sorted(self.root_bounds, key=lambda i: (self.root_bounds[i], i)):
+            if len(promising) == _PROMISING_ROOTS or self.out_of_time():
+                break
+            self.refine(i)
+            if i in self.root_bounds:
+                promising.append(i)
+        return sorted(promising, key=lambda i: (self.root_bounds[i], i))
+
     def find_first_plan(self) -> None:
-        """A good plan before anything is proved: the most promising leaves of the most promising roots, then local
-        search.
-        """
-        promising = self.best_roots(_PROMISING_ROOTS)
+        """A good plan before anything is proved: the most promising leaves of the most promising roots."""
+        promising = self.promising_roots()
         for factor in _WIDENING:
             for i in promising if self.best is None else ():
                 self.look_for_plan(i, self.root_bounds[i] * factor or _UNLIMITED)
@@ -215,6 +231,9 @@ class _Search:
         for i in () if self.settings.first_plan_only else promising:
             self.look_for_plan(i, self.root_bounds[i] * _CLOSER or _UNLIMITED)
         self.report()
+
+    def polish(self) -> None:
+        """Local search around the best plan."""
         if self.best is not None and not self.settings.first_plan_only and not self.out_of_time():
             self.take(improve(self.roots, self.best, self.settings.price_per_chip_s, self.out_of_time))
             self.report()

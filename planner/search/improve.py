@@ -47,7 +47,7 @@ def _try(root: Root, index: int, order: Order, best: Best, prices: tuple[float, 
     if ends is None:
         return None
     _, closer = splitter.bound(limit * 0.9, limit, 2e-3)
-    for candidate in {ends, closer or ends}:
+    for candidate in dict.fromkeys((ends, closer or ends)):
         split = splitter.complete(candidate)
         if split is not None:
             step = leaf.step_time(split)

@@ -17,6 +17,7 @@ from planner.plan.schema import Plan
 from planner.spec import CLUSTER_TEMPLATE, MODEL_TEMPLATE
 from tests.cli.running import dplan
 from tests.plan.handmade import document, plan
+from tests.plan.small import edited, small_plan
 
 COMMANDS = ["init", "solve", "show", "check", "model", "chips", "schema"]
 
@@ -91,6 +92,31 @@ def test_a_reader_that_goes_away_is_no_failure(plan_file: str) -> None:
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout in ("{141\n", "{0\n")
+
+
+# ---- check ----------------------------------------------------------------------------------------------------------
+
+
+def test_check_says_that_a_plan_holds(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(dump_plan(small_plan()))
+    ran = dplan(capsys, "check", str(path))
+    assert (ran.code, ran.out, ran.err) == (0, f"{path}: the plan holds\n", "")
+    assert json.loads(dplan(capsys, "check", str(path), "--json").out) == {"violations": []}
+
+
+def test_check_names_everything_that_does_not_hold_and_leaves_with_5(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(dump_plan(edited(small_plan(), micro_batches=7, stage_0={"in_flight": 1})))
+    ran = dplan(capsys, "check", str(path))
+    assert (ran.code, ran.out) == (5, "")
+    assert ran.err.startswith(f"error: {path}: the plan does not hold\n")
+    assert "the global batch is 32" in ran.err and "stages[0].in_flight" in ran.err
+    ran = dplan(capsys, "check", str(path), "--json")
+    assert ran.code == 5
+    assert {violation["code"] for violation in json.loads(ran.out)["violations"]} == {"batch", "schedule"}
 
 
 # ---- our bugs --------------------------------------------------------------------------------------------------------

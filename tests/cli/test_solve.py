@@ -175,6 +175,9 @@ def test_ignoring_memory_writes_a_marked_plan_and_leaves_with_5_when_it_does_not
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
 ) -> None:
     pretend(monkeypatch, SolveResult(large_plan(), "gap"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--ignore-memory", "--json")
+    assert ran.code == 5
+    assert Plan.model_validate(json.loads(ran.out)) == large_plan()  # one document, not two
     ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--ignore-memory")
     assert ran.code == 5
     assert "planned without regard to memory, and it does not fit" in ran.err

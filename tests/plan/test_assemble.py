@@ -125,3 +125,27 @@ def test_every_choice_makes_a_plan_that_passes_the_check(
     model = MODEL.replace("tokens: 1 B tokens", "schedules: [gpipe, 1f1b, eager_1f1b]")
     plan = small_plan(model, PipelineChoice(schedule, setting, 32 // (size * data), tuple(stages)))
     assert check_plan(plan) == ()
+
+
+def test_fewer_micro_batches_than_stages_are_warned_of_with_the_bubble() -> None:
+    """Public case E1: the batch that fills the pipeline is stages x micro-batch size x replicas."""
+    setting = Setting(micro_batch_size=8, data_parallel=2)
+    plan = small_plan(chosen=PipelineChoice("1f1b", setting, 2, choice().stages))
+    (warning,) = [w for w in plan.warnings if w.code == "bubble"]
+    assert warning.message.startswith("3 stages share 2 micro-batches, so the pipeline never fills: ")
+    assert warning.message.endswith(" % of the chips' time is bubble; a global batch of 48 would fill it")
+    assert f"{100 * plan.prediction.bubble_fraction:.1f} %" in warning.message
+    assert check_plan(plan) == ()
+
+
+def test_a_stage_with_less_than_a_tenth_left_is_warned_of() -> None:
+    from tests.plan.small import CLUSTER
+
+    peak = small_plan().pipelines[0].stages[0].memory.peak_bytes
+    assert not [w for w in small_plan().warnings if w.code == "tight"]
+    # 6 % of memory is reserved: usable = 0.94 memory; 5 % of that is left
+    memory = f"{round(peak / 0.95 / 0.94 / 2**20)} MiB"
+    plan = small_plan(cluster_text=CLUSTER.replace("16 GiB", memory))
+    (warning,) = [w for w in plan.warnings if w.code == "tight"]
+    assert warning.message.startswith("stage 0 on fast is tight: ")
+    assert float(warning.message.split(": ")[1].split(" %")[0]) == pytest.approx(5, abs=1)

@@ -94,9 +94,9 @@ def test_any_number_and_name_survives_the_file(step: float, size: int, name: str
 
 
 def test_save_then_load_gives_the_plan(tmp_path: Path) -> None:
-    path = str(tmp_path / "plan.json")
+    path = tmp_path / "plan.json"
     plan().save(path)
-    assert Plan.load(path) == plan()
+    assert Plan.load(path) == plan() == Plan.load(str(path))
     assert [entry.name for entry in tmp_path.iterdir()] == ["plan.json"]
 
 
