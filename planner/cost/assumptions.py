@@ -13,19 +13,21 @@ from planner.cost.compute import (
     NETWORK_EFFICIENCY,
 )
 from planner.graph.limits import padded_vocabulary
+from planner.spec.cluster_file import DEFAULT_RESERVE
+from planner.spec.units import format_bytes, format_fraction
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from planner.graph.layers import LayerGraph
-    from planner.spec import ModelSpec
+    from planner.spec import Cluster, ModelSpec
 
 __all__ = ["assumptions"]
 
 
-def assumptions(model: ModelSpec, graph: LayerGraph) -> tuple[str, ...]:
+def assumptions(cluster: Cluster, model: ModelSpec, graph: LayerGraph) -> tuple[str, ...]:
     """Only those that bear on this model and these settings."""
-    return (*_always(model), *_on_memory(model, graph), *_on_communication(model, graph))
+    return (*_always(model), _on_reserve(cluster), *_on_memory(model, graph), *_on_communication(model, graph))
 
 
 def _always(model: ModelSpec) -> Iterable[str]:
@@ -51,6 +53,15 @@ def _always(model: ModelSpec) -> Iterable[str]:
         )
 
 
+def _on_reserve(cluster: Cluster) -> str:
+    groups: dict[int, list[str]] = {}
+    for group in cluster.node_groups:
+        groups.setdefault(group.reserve_bytes, []).append(group.name)
+    amounts = "; ".join(f"{format_bytes(reserve)} on {', '.join(names)}" for reserve, names in groups.items())
+    default = format_fraction(DEFAULT_RESERVE[0])
+    return f"memory that stays free on each chip (`reserve`, {default} where the cluster file has none): {amounts}"
+
+
 def _on_memory(model: ModelSpec, graph: LayerGraph) -> Iterable[str]:
     padded = padded_vocabulary(graph.vocabulary, 1) if graph.vocabulary else 0
     if padded != graph.vocabulary:
@@ -60,6 +71,8 @@ def _on_memory(model: ModelSpec, graph: LayerGraph) -> Iterable[str]:
         )
     if any(weight.vocabulary for layer in graph.layers for weight in layer.weights):
         yield f"the loss is computed as `{model.training.loss}` (training.loss)"
+    if any(op.operation_class == "attention" for layer in graph.layers for op in layer.operations):
+        yield f"attention runs with a `{model.training.attention}` kernel (training.attention)"
     yield "every stage keeps two receive buffers, one each way, of the largest tensor between stages"
     if model.training.zero >= 2:
         yield "ZeRO-2 and ZeRO-3 scatter gradients after every micro-batch, layer by layer"

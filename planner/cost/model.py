@@ -180,7 +180,7 @@ class CostModel:
     @property
     def notes(self) -> tuple[str, ...]:
         """Assumptions that a reader of the plan must know: the graph's and the cost model's."""
-        return (*self._graph.notes, *assumptions(self._model, self._graph))
+        return (*self._graph.notes, *assumptions(self._cluster, self._model, self._graph))
 
     @property
     def space(self) -> dict[str, object]:
@@ -293,7 +293,8 @@ class CostModel:
         import numpy as np
 
         links = {g: self._links_of(g) for g in (source, target)}
-        inside = same_node and self.groups[source].chips_per_node > 1
+        only_node = source == target and self.groups[source].nodes == 1  # bounds ask; there is no other way
+        inside = only_node or (same_node and self.groups[source].chips_per_node > 1)
         forward = link_inside(links[source]) if inside else link_between(self._cluster, source, target)
         backward = forward if inside else link_between(self._cluster, target, source)
         context, sequence_parallel = setting.context_parallel, self._model.training.sequence_parallel

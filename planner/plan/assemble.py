@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from planner.cost.placement import crosses_node, ranks_of_replica
 from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_pipeline, predict
 from planner.plan.file import sha256_of
+from planner.plan.idle import idle_sentences
 from planner.plan.schema import (
     Certificate,
     IdleChips,
@@ -117,6 +118,7 @@ def assemble_plan(
         warnings=(
             *(PlanNotice(code=n.code, message=n.message) for n in dict.fromkeys(notices)),
             *_warnings(pipeline, prediction),
+            *_idle_warnings(cluster, pipeline),
         ),
     )
 
@@ -129,7 +131,8 @@ def _warnings(pipeline: Pipeline, prediction: Prediction) -> Iterator[PlanNotice
         yield PlanNotice(
             code="bubble",
             message=f"{stages} stages share {micro_batches} micro-batches, so the pipeline never fills:"
-            f" {100 * prediction.bubble_fraction:.1f} % of the chips' time is bubble; a global batch of {batch} would fill it",
+            f" {100 * prediction.bubble_fraction:.1f} % of the chips' time is bubble;"
+            f" a global batch of {batch} would fill it",
         )
     for index, stage in enumerate(pipeline.stages):
         if stage.memory.is_tight and stage.memory.peak_bytes <= stage.memory.usable_bytes:
@@ -138,6 +141,13 @@ def _warnings(pipeline: Pipeline, prediction: Prediction) -> Iterator[PlanNotice
                 code="tight",
                 message=f"stage {index} on {stage.node_group} is tight: {left:.1f} % of its usable memory is left",
             )
+
+
+def _idle_warnings(cluster: Cluster, pipeline: Pipeline) -> Iterator[PlanNotice]:
+    """Which chips do nothing."""
+    used = {rank for stage in pipeline.stages for replica in stage.ranks for rank in replica}
+    for sentence in idle_sentences(cluster, used):
+        yield PlanNotice(code="idle", message=sentence)
 
 
 def _document(name: str, spec: Cluster | ModelSpec) -> InputDocument:

@@ -5,6 +5,7 @@ For every stage of every plan with step time T (rows of cost/rows.py with s = e,
     S + C + coefficient * t_s + u <= T
         coefficient = (m - k_s) + (k_s - 1) * beta,  beta = the least share of B in t, or 1/2
     m t_s + u_s <= T
+    f S + ((1 - f) + coefficient) t_s + u_s <= T        f = the least share of F in t: stage s's own end, without the way out
 
 S: time of one micro-batch through all stages; C: all transfers onward and back; u: the least update of a stage.
 A stage therefore holds no more work than the largest piece of the chain within a time; if all stages together hold less
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from planner.search.candidates import IDLE, OPEN, Node, Root
 from planner.search.links import LinkFloor, waits
-from planner.search.stage_options import StairTable
+from planner.search.stage_options import StageOptions, StairTable
 
 if TYPE_CHECKING:
     import numpy as np
@@ -52,14 +53,18 @@ class Refuter:
 
     def _prepare(self) -> None:
         root = self.root
-        ratios, updates = [], []
+        ratios, updates, forward = [], [], []
         for g in range(self.num_groups):
             for t in root.degrees(g):
                 options = root.options(g, t)
                 assert options is not None
                 ratios.append(options.backward_share)
                 updates.append(options.least_update)
+                forward.append(options.forward_share)
         self._beta = min(ratios, default=0.5)
+        self._forward = min(forward, default=0.0)
+        m, most = root.micro_batches, root.stages_in_flight(root.most_stages)
+        self._late_factor = (1 - self._forward) + (m - most) + (most - 1) * self._beta
         self._least_update = min(updates, default=0.0)
         self.total = root.total_work()
 
@@ -89,7 +94,8 @@ class Refuter:
         spare = np.full(n, np.inf)
         for _ in range(_ROUNDS):
             room = limit - through - transfers - self._least_update
-            capacity, speed = self._capacities(tensor, high, room, limit)
+            limits = (limit, limit - self._forward * through)
+            capacity, speed = self._capacities(tensor, high, room, limits)
             spare = capacity.sum(axis=1) / self.total - 1.0
             previous, through = through, self._fill(capacity, speed)
             dead |= (spare < -1e-9) | (room <= 0) | (self._way(through, transfers, wait) > limit)
@@ -191,7 +197,7 @@ class Refuter:
         return total, np.array([cost.wait for cost in links])
 
     def _capacities(
-        self, tensor: NDArray[np.int64], high: NDArray[np.int64], room: Floats, limit: Floats
+        self, tensor: NDArray[np.int64], high: NDArray[np.int64], room: Floats, limits: tuple[Floats, Floats]
     ) -> tuple[Floats, Floats]:
         """(N, G) most work of each group, and least seconds per work."""
         import numpy as np
@@ -205,7 +211,9 @@ class Refuter:
                 rows = np.nonzero(tensor[:, g] == t)[0]
                 for degree in self.root.degrees(g) if t == OPEN else (int(t),):
                     count = np.minimum(high[rows, g], self.root.max_stages(g, degree))
-                    held = self._group_capacity(g, degree, count, stages[rows] - high[rows, g], room[rows], limit[rows])
+                    behind = stages[rows] - high[rows, g]
+                    own = (limits[0][rows], limits[1][rows])
+                    held = self._group_capacity(g, degree, count, behind, room[rows], own)
                     capacity[rows, g] = np.maximum(capacity[rows, g], held)
                     options = self.root.options(g, degree)
                     assert options is not None
@@ -213,7 +221,13 @@ class Refuter:
         return capacity, speed
 
     def _group_capacity(
-        self, g: int, degree: int, count: NDArray[np.int64], others: NDArray[np.int64], room: Floats, limit: Floats
+        self,
+        g: int,
+        degree: int,
+        count: NDArray[np.int64],
+        others: NDArray[np.int64],
+        room: Floats,
+        limits: tuple[Floats, Floats],
     ) -> Floats:
         """Most work of `count` stages of one group: stage i from the group's end has i to i + others micro-batches'
         stages behind it.
@@ -222,8 +236,8 @@ class Refuter:
 
         options = self.root.options(g, degree)
         assert options is not None
-        m = self.root.micro_batches
-        busy = options.busy_staircase(m).most_work(limit)
+        m, limit = self.root.micro_batches, limits[0]
+        busy = self._busy_limit(options, *limits)
         index = np.arange(1, int(count.max(initial=0)) + 1)
         k = self._most_in_flight(index[None, :] + others[:, None])
         coefficient = (m - k) + (k - 1) * self._beta
@@ -238,7 +252,7 @@ class Refuter:
         if (g, degree) not in self._tables:
             options = self.root.options(g, degree)
             assert options is not None
-            counts = [self.root.stages_in_flight(i) for i in range(1, self.root.most_stages + 1)]
+            counts = [_rounded_down(self.root.stages_in_flight(i)) for i in range(1, self.root.most_stages + 1)]
             self._tables[g, degree] = StairTable(options, counts)
         return self._tables[g, degree]
 
@@ -256,12 +270,12 @@ class Refuter:
         near, far = _stages_behind(active, count, ends)
         transfers, wait = np.array([self._end_transfers(node, end) for end in ends]).T
         speed = np.array([[self._speed(g, node.tensor[g]) for g in active]]).repeat(len(ends), axis=0)
-        busy = self._busy_limits(node, active, step_time)
         through, dead = np.zeros(len(ends)), np.zeros(len(ends), dtype=bool)
         for _ in range(_ROUNDS):
             room = step_time - through - transfers - self._least_update
+            late = step_time - self._forward * through
             held = [
-                self._end_capacity(g, node.tensor[g], int(count[i]), (near[:, i], far[:, i]), room, step_time, busy[i])
+                self._end_capacity(g, node.tensor[g], int(count[i]), (near[:, i], far[:, i]), room, step_time, late)
                 for i, g in enumerate(active)
             ]
             capacity = np.stack(held, axis=1)
@@ -277,13 +291,14 @@ class Refuter:
         assert options is not None
         return options.least_time_per_work
 
-    def _busy_limits(self, node: Node, active: list[int], step_time: float) -> list[float]:
-        limits = []
-        for g in active:
-            options = self.root.options(g, node.tensor[g])
-            assert options is not None
-            limits.append(float(options.busy_staircase(self.root.micro_batches).most_work(step_time)))
-        return limits
+    def _busy_limit(self, options: StageOptions, limit: Floats, late: Floats) -> Floats:
+        """Most work of a stage by its own end: busy with m micro-batches, or behind the others, and then its update."""
+        import numpy as np
+
+        busy = options.busy_staircase(self.root.micro_batches).most_work(limit)
+        behind = options.busy_staircase(self._late_factor).most_work(late)
+        result: Floats = np.minimum(busy, behind)
+        return result
 
     def _end_transfers(self, node: Node, end: tuple[int, ...]) -> tuple[float, float]:
         """Least round trip over all boundaries and wait for the slowest, exact between the groups of the end."""
@@ -305,7 +320,7 @@ class Refuter:
         behind: tuple[NDArray[np.int64], NDArray[np.int64]],
         room: Floats,
         step_time: float,
-        busy: float,
+        late: Floats,
     ) -> Floats:
         """Most work of a group with at least behind[0] and at most behind[1] stages behind it: memory at the nearest,
         time at the farthest.
@@ -318,7 +333,10 @@ class Refuter:
         allowed = np.where(coefficient > 0, room[:, None] / np.where(coefficient > 0, coefficient, 1.0), step_time)
         allowed = np.where(room[:, None] > 0, np.minimum(allowed, step_time), -1.0)
         stairs = self._stairs(g, degree).most_work(allowed, behind[0][:, None] + index - 1)
-        held: Floats = np.minimum(stairs, busy).sum(axis=1)
+        options = self.root.options(g, degree)
+        assert options is not None
+        busy = self._busy_limit(options, np.full(len(late), step_time), late)
+        held: Floats = np.minimum(stairs, busy[:, None]).sum(axis=1)
         return held
 
     def _most_in_flight(self, distance: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -340,6 +358,14 @@ class Refuter:
         used = np.clip(self.total - before, 0.0, held)
         result: Floats = (used * np.where(used > 0, seconds, 0.0)).sum(axis=1)
         return result
+
+
+def _rounded_down(in_flight: int) -> int:
+    """Fewer micro-batches in flight need less memory, so a smaller count keeps the bound valid: exact up to 8, then in
+    steps of an eighth of the power of two below.
+    """
+    step = 1 << max(0, in_flight.bit_length() - 4)
+    return in_flight // step * step
 
 
 def _stages_behind(

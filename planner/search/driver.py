@@ -27,8 +27,7 @@ WhyStopped = Literal["gap", "time", "interrupted", "exhausted"]
 
 _SURVEY_BATCH = 4
 _PROOF_BATCH = 8
-_FIRST_ROOTS = 24
-"""Roots, evenly spread, among which a first plan is looked for before all roots are bounded."""
+_FIRST_ROOTS = 6
 _PROMISING_ROOTS = 4
 _WIDENING = (4.0, 30.0, 1e6)
 """Targets of the first surveys, as multiples of a root's bound, until there is a plan: the later ones only where memory
@@ -158,13 +157,12 @@ class _Search:
 
     def run(self) -> Outcome:
         try:
-            step = max(1, len(self.roots) // _FIRST_ROOTS)
-            self.bound_roots(range(0, len(self.roots), step))
+            few = self.spread_roots()
+            self.bound_roots(few)
             self.find_first_plan()
-            self.bound_roots(i for i in range(len(self.roots)) if i % step)
-            if step > 1:
-                self.find_first_plan()
-            self.polish()
+            self.bound_roots(i for i in range(len(self.roots)) if i not in few)
+            self.find_first_plan()
+            self.find_better_plan()
             self.close_roots()
         finally:
             self.workers.close()
@@ -222,21 +220,30 @@ class _Search:
 
     def find_first_plan(self) -> None:
         """A good plan before anything is proved: the most promising leaves of the most promising roots."""
+        if self.best is not None:
+            return
         promising = self.promising_roots()
         for factor in _WIDENING:
             for i in promising if self.best is None else ():
                 self.look_for_plan(i, self.root_bounds[i] * factor or _UNLIMITED)
                 if self.best is not None:
                     break
-        for i in () if self.settings.first_plan_only else promising:
-            self.look_for_plan(i, self.root_bounds[i] * _CLOSER or _UNLIMITED)
         self.report()
 
-    def polish(self) -> None:
-        """Local search around the best plan."""
-        if self.best is not None and not self.settings.first_plan_only and not self.out_of_time():
+    def find_better_plan(self) -> None:
+        """Short surveys of the promising roots close to their bounds, then local search around the best plan."""
+        if self.settings.first_plan_only:
+            return
+        for i in self.promising_roots():
+            self.look_for_plan(i, self.root_bounds[i] * _CLOSER or _UNLIMITED)
+        if self.best is not None and not self.out_of_time():
             self.take(improve(self.roots, self.best, self.settings.price_per_chip_s, self.out_of_time))
-            self.report()
+        self.report()
+
+    def spread_roots(self) -> list[int]:
+        """A few roots, evenly spread, among which a first plan is looked for before all roots are bounded."""
+        step = max(1, len(self.roots) // _FIRST_ROOTS)
+        return list(range(step // 2, len(self.roots), step))
 
     def look_for_plan(self, i: int, objective: float) -> None:
         """A short survey of one root for a plan better than `objective` and the best one known."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 __all__ = ["Splitter", "choose_policies"]
 
 _ROUNDS = 6
+_HEAVY_UPDATE = 0.003
+"""Share of the step time from which an average stage's update is worth a row of its own."""
 _SLOW_LINK = 0.02
 """Share of a round trip between two stages from which a link's transfers are worth their own row."""
 
@@ -44,6 +46,8 @@ class Splitter:
         self._least = [least_transfer(table, leaf.root.intervals) for table in leaf.transfers]
         self.transfers = sum(least.both for least in self._least)
         self.least_update = self.options[0].least_update
+        self.forward = min(options.forward_share for options in self.options)
+        self._updates = max(options.most_update for options in self.options) / leaf.num_stages
         self.wait = max((self._wait(j) for j in range(leaf.num_stages - 1)), default=0.0)
 
     def _wait(self, j: int) -> float:
@@ -79,20 +83,58 @@ class Splitter:
         best = np.full(self.layers + 1, np.inf)
         best[0] = 0.0
         totals: list[Floats] = []
-        times: list[Floats] = []
-        for s in range(self.leaf.num_stages):
-            time, usable = self._usable(s, step_time, room)
-            if not len(time):
-                return None
+        pieces = [self._usable(s, step_time, room) for s in range(self.leaf.num_stages)]
+        if not all(len(time) for time, _ in pieces):
+            return None
+        times = [time for time, _ in pieces]
+        after = self._least_after(pieces) if self._updates > _HEAVY_UPDATE * step_time else None
+        for s, (time, usable) in enumerate(pieces):
             starts = self.leaf.root.intervals.starts[: len(time)]
+            if after is not None:
+                possible = np.where(usable, time, 0.0)
+                usable = usable & (self._own_end(s, possible, best[starts], after[s]) <= step_time * (1 + 1e-9))
             pair = self._pair_room(s - 1, room) if s else np.inf
-            before = best[starts] if pair == np.inf else _least_within(totals[-1], times[-1], starts, pair - time)
+            before = best[starts] if pair == np.inf else _least_within(totals[-1], times[s - 1], starts, pair - time)
             totals.append(np.where(usable, before + time, np.inf))
-            times.append(time)
             best = totals[-1].min(axis=0)
         if not np.isfinite(best[-1]):
             return None
         return float(best[-1]), self._trace(totals, times, room)
+
+    def _least_after(self, pieces: list[tuple[Floats, NDArray[np.bool_]]]) -> list[Floats]:
+        """For every stage: the least time of the stages after it, by the position where it ends."""
+        import numpy as np
+
+        after = np.full(self.layers + 1, np.inf)
+        after[-1] = 0.0
+        result = [after]
+        for time, usable in reversed(pieces[1:]):
+            total = np.where(usable, time + after[None, :], np.inf)
+            before = np.full(self.layers + 1, np.inf)
+            for n in range(1, len(time) + 1):
+                ends = slice(n, self.layers + 1)
+                starts = slice(0, self.layers + 1 - n)
+                before[starts] = np.minimum(before[starts], total[n - 1, ends])
+            after = before
+            result.append(after)
+        return list(reversed(result))
+
+    def _own_end(self, s: int, time: Floats, before: Floats, after: Floats) -> Floats:
+        """When stage s ends its update at the earliest: its row (cost/rows.py, s = e) with the exit at s.
+
+        before, after: least times of the stages in front and behind; F >= f t and B >= beta t of every stage.
+        """
+        import numpy as np
+
+        m, k, f = self.leaf.micro_batches, self.leaf.in_flight[s], self.forward
+        way_in = f * before + sum(least.onward for least in self._least[:s])
+        x = after[None, :] + sum(least.both for least in self._least[s:])
+        if m > k:
+            inner = (m - k + 1) * time + np.maximum((k - 1) * f * time, x) + np.maximum((k - 1) * self.beta * time, x)
+        else:
+            inner = m * time + np.maximum(x - (m - 1) * (1 - max(f, self.beta)) * time, 0.0)
+        result: Floats = way_in + inner + self.options[s].update_band()[: len(time)]
+        return result
 
     def _trace(self, totals: list[Floats], times: list[Floats], room: float) -> tuple[int, ...]:
         import numpy as np

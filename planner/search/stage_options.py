@@ -78,7 +78,7 @@ class StageOptions:
         self._exchanges = self._find_exchanges()
         self._unbound_times: Floats = np.append(self._plain_time, np.inf)
         self._times: dict[int, Floats] = {}
-        self._stairs: dict[tuple[int, int], Staircase] = {}
+        self._stairs: dict[tuple[int, float], Staircase] = {}
         self._bands: dict[tuple[int, int], Floats] = {}
         self._fastest: dict[int, Floats] = {}
 
@@ -92,6 +92,20 @@ class StageOptions:
         busy = total > 0
         share = (table.backward_input_s + table.backward_weight_s)[busy] / total[busy]
         return max(0.5, float(share.min())) if share.size else 0.5
+
+    @cached_property
+    def forward_share(self) -> float:
+        """The least share of the forward pass in a layer's time, with the recompute that takes longest."""
+        table = self.table
+        total = table.forward_s + table.backward_input_s + table.backward_weight_s + table.recompute_s.max(axis=0)
+        busy = total > 0
+        share = table.forward_s[busy] / total[busy]
+        return float(share.min()) if share.size else 0.0
+
+    @cached_property
+    def most_update(self) -> float:
+        """The update of the whole chain on one stage."""
+        return float(self.update.max())
 
     @cached_property
     def least_update(self) -> float:
@@ -178,13 +192,18 @@ class StageOptions:
 
     def busy_band(self, in_flight: int, micro_batches: int) -> Floats:
         """(L, L+1) `micro_batches` x time + update of the pieces."""
-        import numpy as np
-
         key = (id(self.times(in_flight)), micro_batches)
         if key not in self._bands:
-            update = np.append(self.update, np.inf)[self.intervals.band]
-            self._bands[key] = micro_batches * self.band(in_flight) + update
+            self._bands[key] = micro_batches * self.band(in_flight) + self.update_band()
         return self._bands[key]
+
+    def update_band(self) -> Floats:
+        """(L, L+1) update seconds of the pieces."""
+        import numpy as np
+
+        if (0, 0) not in self._bands:
+            self._bands[0, 0] = np.append(self.update, np.inf)[self.intervals.band]
+        return self._bands[0, 0]
 
     def most_layers(self, in_flight: int, time: float) -> int:
         """Layers of the longest piece within a time: no piece of more layers is faster than the fastest of n."""
@@ -197,11 +216,11 @@ class StageOptions:
             self._fastest[key] = np.minimum.accumulate(fastest[::-1])[::-1]
         return int(np.searchsorted(self._fastest[key], time, side="right"))
 
-    def busy_staircase(self, micro_batches: int) -> Staircase:
-        """The most work within `micro_batches` x time + update, memory of one micro-batch in flight."""
-        key = (0, micro_batches)
+    def busy_staircase(self, factor: float) -> Staircase:
+        """The most work within `factor` x time + update, memory of one micro-batch in flight."""
+        key = (0, factor)
         if key not in self._stairs:
-            self._stairs[key] = _staircase(micro_batches * self.times(1)[:-1] + self.update, self.work)
+            self._stairs[key] = _staircase(factor * self.times(1)[:-1] + self.update, self.work)
         return self._stairs[key]
 
     @cached_property

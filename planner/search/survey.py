@@ -16,6 +16,8 @@ from planner.search.tree import Order, Target, single_stage_orders, surviving_no
 __all__ = ["Best", "Survey", "leaf_weight", "survey_root"]
 
 _UNLIMITED = 1e30
+_FINE, _COARSE = 2e-3, 2e-2
+"""Tolerance of a leaf's bound: in a survey that proves, and in one that only looks for a plan."""
 _SHORT_SURVEY_ENDS = 60
 """Ends of the pipeline tried a node in a survey that only looks for a plan."""
 
@@ -94,7 +96,11 @@ def survey_root(
         if ends is None:
             return
         floor = min(floor_of(weight), limit)
-        lower, ends = splitter.bound(floor, limit, 2e-3) if limit < _UNLIMITED else _first_bound(splitter, root)
+        tolerance = _FINE if max_leaves is None else _COARSE
+        if limit < _UNLIMITED:
+            lower, ends = splitter.bound(floor, limit, tolerance)
+        else:
+            lower, ends = _first_bound(splitter, root, tolerance)
         split = splitter.complete(ends) if ends else None
         if split is not None:
             step = leaf.step_time(split)
@@ -145,10 +151,10 @@ def _step_limit(goal: Callable[[], Target], root: Root, node: Node) -> float:
     return goal().step_limit(root, node)
 
 
-def _first_bound(splitter: Splitter, root: Root) -> tuple[float, tuple[int, ...] | None]:
+def _first_bound(splitter: Splitter, root: Root, tolerance: float) -> tuple[float, tuple[int, ...] | None]:
     """Bound and split of a leaf when no plan is known yet: double the step time until a split passes, then bisect."""
     high = max(root.total_work() * root.micro_batches, 1e-30)
     low = 0.0
     while splitter.split_within(high) is None:
         low, high = high, high * 4
-    return splitter.bound(low, high, 2e-3)
+    return splitter.bound(low, high, tolerance)
