@@ -25,9 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["assumptions"]
 
 
-def assumptions(cluster: Cluster, model: ModelSpec, graph: LayerGraph) -> tuple[str, ...]:
-    """Only those that bear on this model and these settings."""
-    return (*_always(model), _on_reserve(cluster), *_on_memory(model, graph), *_on_communication(model, graph))
+def assumptions(
+    cluster: Cluster, model: ModelSpec, graph: LayerGraph, degrees: Iterable[int] = (1,)
+) -> tuple[str, ...]:
+    """Only those that bear on this model and these settings. degrees: the tensor parallel degrees of the plan space."""
+    on_memory = _on_memory(model, graph, degrees)
+    return (*_always(model), _on_reserve(cluster), *on_memory, *_on_communication(model, graph))
 
 
 def _always(model: ModelSpec) -> Iterable[str]:
@@ -62,13 +65,11 @@ def _on_reserve(cluster: Cluster) -> str:
     return f"memory that stays free on each chip (`reserve`, {default} where the cluster file has none): {amounts}"
 
 
-def _on_memory(model: ModelSpec, graph: LayerGraph) -> Iterable[str]:
-    padded = padded_vocabulary(graph.vocabulary, 1) if graph.vocabulary else 0
-    if padded != graph.vocabulary:
-        yield (
-            f"embedding and head are sized for a padded vocabulary: {graph.vocabulary} -> {padded}"
-            " at tensor_parallel 1, more at higher degrees"
-        )
+def _on_memory(model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> Iterable[str]:
+    padded = {t: padded_vocabulary(graph.vocabulary, t) for t in degrees if graph.vocabulary}
+    if any(size != graph.vocabulary for size in padded.values()):
+        sizes = ", ".join(f"{size} at tensor_parallel {t}" for t, size in padded.items())
+        yield f"embedding and head are sized for a padded vocabulary: {graph.vocabulary} -> {sizes}"
     if any(weight.vocabulary for layer in graph.layers for weight in layer.weights):
         yield f"the loss is computed as `{model.training.loss}` (training.loss)"
     if any(op.operation_class == "attention" for layer in graph.layers for op in layer.operations):

@@ -180,7 +180,8 @@ class CostModel:
     @property
     def notes(self) -> tuple[str, ...]:
         """Assumptions that a reader of the plan must know: the graph's and the cost model's."""
-        return (*self._graph.notes, *assumptions(self._cluster, self._model, self._graph))
+        degrees = sorted({tensor for group in self.groups for tensor in group.tensor_degrees})
+        return (*self._graph.notes, *assumptions(self._cluster, self._model, self._graph, degrees))
 
     @property
     def space(self) -> dict[str, object]:

@@ -202,19 +202,16 @@ def _setting_problems(model: ModelSpec, graph: LayerGraph) -> list[Problem]:
     where = (
         "training.micro_batch_sizes" if model.constraints.micro_batch_size is None else "constraints.micro_batch_size"
     )
-    if all(batch % size for size in sizes):
+    fitting = [size for size in sizes if batch % size == 0]
+    if not fitting:
         listed = ", ".join(map(str, sizes))
         fix = f"use divisors of {batch}: {_some(divisors_of(batch))}"
         problems.append(
             Problem(f"no micro-batch size divides global_batch {batch}", f"asked for: {listed}", fix, path=where)
         )
     for data in _pinned_data(model.constraints) or ():
-        if all(batch % (size * data) for size in sizes):
-            listed = ", ".join(map(str, sizes))
-            why = f"micro-batches of {listed} sequences on {data} replicas do not make up the batch evenly"
-            fix = f"pin a divisor of {batch}: {_some(divisors_of(batch))}"
-            what = f"data_parallel {data} does not divide global_batch {batch}"
-            problems.append(Problem(what, why, fix, path="constraints.data_parallel"))
+        if fitting and all(batch % (size * data) for size in fitting):
+            problems.append(_data_problem(data, batch, fitting))
     for context in training.context_parallel:
         sentence = sequence_refusal(graph.sequence_length, 1, context, sequence_parallel=False)
         if sentence is not None:
@@ -226,6 +223,19 @@ def _setting_problems(model: ModelSpec, graph: LayerGraph) -> list[Problem]:
             fix = f"use divisors of {graph.num_experts}" if graph.num_experts else "leave it out"
             problems.append(Problem(layout, fix=fix, path="training.expert_parallel"))
     return problems
+
+
+def _data_problem(data: int, batch: int, sizes: Sequence[int]) -> Problem:
+    """A pinned number of replicas that the batch does not divide over, whole micro-batches each."""
+    if batch % data:
+        what, fix = "", f"pin a divisor of {batch}: {_some(divisors_of(batch))}"
+    else:
+        what, fix = f" x micro-batch size {min(sizes)}", "allow a smaller micro-batch, or pin fewer replicas"
+    listed = ", ".join(map(str, sizes))
+    why = f"micro-batches of {listed} sequences on {data} replicas do not make up the batch evenly"
+    return Problem(
+        f"data_parallel {data}{what} does not divide global_batch {batch}", why, fix, path="constraints.data_parallel"
+    )
 
 
 def _some(numbers: Sequence[int]) -> str:

@@ -5,7 +5,8 @@ For every stage of every plan with step time T (rows of cost/rows.py with s = e,
     S + C + coefficient * t_s + u <= T
         coefficient = (m - k_s) + (k_s - 1) * beta,  beta = the least share of B in t, or 1/2
     m t_s + u_s <= T
-    f S + ((1 - f) + coefficient) t_s + u_s <= T        f = the least share of F in t: stage s's own end, without the way out
+    f S + ((1 - f) + coefficient) t_s + u_s <= T      (stage s's own end, without the way out)
+        f = the least share of F in t
 
 S: time of one micro-batch through all stages; C: all transfers onward and back; u: the least update of a stage.
 A stage therefore holds no more work than the largest piece of the chain within a time; if all stages together hold less

@@ -124,6 +124,10 @@ class _Search:
     def objective(self) -> float:
         return self.best.objective if self.best else math.inf
 
+    @property
+    def has_plan(self) -> bool:
+        return self.best is not None
+
     def target(self) -> Target:
         return Target(min(self.objective, _UNLIMITED), self.settings.price_per_chip_s)
 
@@ -220,14 +224,13 @@ class _Search:
 
     def find_first_plan(self) -> None:
         """A good plan before anything is proved: the most promising leaves of the most promising roots."""
-        if self.best is not None:
+        if self.has_plan:
             return
         promising = self.promising_roots()
         for factor in _WIDENING:
-            for i in promising if self.best is None else ():
-                self.look_for_plan(i, self.root_bounds[i] * factor or _UNLIMITED)
-                if self.best is not None:
-                    break
+            for i in promising:
+                if not self.has_plan:
+                    self.look_for_plan(i, self.root_bounds[i] * factor or _UNLIMITED)
         self.report()
 
     def find_better_plan(self) -> None:
