@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["assumptions"]
 
 
-def assumptions(
-    cluster: Cluster, model: ModelSpec, graph: LayerGraph, degrees: Iterable[int] = (1,)
-) -> tuple[str, ...]:
+def assumptions(cluster: Cluster, model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> tuple[str, ...]:
     """Only those that bear on this model and these settings. degrees: the tensor parallel degrees of the plan space."""
     on_memory = _on_memory(model, graph, degrees)
     return (*_always(model), _on_reserve(cluster), *on_memory, *_on_communication(model, graph))

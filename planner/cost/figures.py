@@ -11,8 +11,8 @@ from planner.spec.suggest import did_you_mean
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from planner.graph.layers import LayerGraph
-    from planner.spec import Chip, Cluster, ModelSpec
+    from planner.graph.layers import Layer, LayerGraph
+    from planner.spec import Chip, Cluster, Constraints, ModelSpec
 
 __all__ = ["require_figures", "usable_groups", "wholly_measured"]
 
@@ -26,7 +26,8 @@ def usable_groups(cluster: Cluster, model: ModelSpec, graph: LayerGraph) -> tupl
     """Which node groups can run the model, and a notice for each that cannot; idle ones take no part.
 
     A chip without a peak for the asked precision is left out, never emulated; so is one without times for a layer that
-    is known by its times only. Refused when no group is left, or when one of them must be used.
+    is known by its times only, and a group that `constraints.order` does not name. Refused when no group is left, or
+    when one of them must be used.
     """
     constraints = model.constraints
     problems = list(_group_name_problems(cluster, model))
@@ -34,19 +35,34 @@ def usable_groups(cluster: Cluster, model: ModelSpec, graph: LayerGraph) -> tupl
     notices: list[Notice] = []
     for group in cluster.node_groups:
         idle = group.name in constraints.idle
-        notice = None if idle else _obstacle(cluster.chips[group.chip], graph, model.training.precision)
+        notice = None if idle else _unnamed(group.name, constraints)
+        if notice is None and not idle:
+            notice = _obstacle(cluster.chips[group.chip], graph, model.training.precision)
         usable.append(notice is None and not idle)
         if notice is not None:
             sentence = f"node group {group.name!r} is left out: {notice.message}"
             notices.append(Notice(notice.code, sentence))
-            if group.name in constraints.use:
+            for field in _fields_that_use(group.name, constraints):
                 what = f"node group {group.name!r} must be used, but {notice.message}"
-                problems.append(Problem(what, fix="take the group out of the list", path="constraints.use"))
+                problems.append(Problem(what, fix="take the group out of the list", path=f"constraints.{field}"))
     if not any(usable) and not problems:
         problems.append(_nothing_left(cluster, model, notices))
     if problems:
         raise InputError(problems)
     return usable, notices
+
+
+def _unnamed(group: str, constraints: Constraints) -> Notice | None:
+    """An order names the groups of the pipeline; one that it does not name has no place there."""
+    if not constraints.order or group in constraints.order:
+        return None
+    return Notice("order", "constraints.order does not name it")
+
+
+def _fields_that_use(group: str, constraints: Constraints) -> list[str]:
+    """Constraints that hold only if the group takes part."""
+    asked = {"use": constraints.use, "stages": constraints.stages or ()}
+    return [field for field, groups in asked.items() if group in groups]
 
 
 def _obstacle(chip: Chip, graph: LayerGraph, precision: str) -> Notice | None:
@@ -79,8 +95,11 @@ def _group_name_problems(cluster: Cluster, model: ModelSpec) -> Iterable[Problem
                 fix = did_you_mean(group, names, noun="node groups")
                 what = f"{group!r} is no node group of cluster {cluster.name!r}"
                 yield Problem(what, fix=fix, path=f"constraints.{field}")
-    for group in sorted(set(constraints.idle) & set(constraints.use)):
-        yield Problem(f"{group!r} is pinned idle and used", fix="take it out of one list", path="constraints.use")
+    for group in sorted(set(constraints.idle)):
+        for field in _fields_that_use(group, constraints):
+            yield Problem(
+                f"{group!r} is pinned idle and used", fix="take it out of one list", path=f"constraints.{field}"
+            )
 
 
 def _tf32_hint(chip: Chip, precision: str) -> str:
@@ -90,10 +109,10 @@ def _tf32_hint(chip: Chip, precision: str) -> str:
 
 
 def _nothing_left(cluster: Cluster, model: ModelSpec, notices: Sequence[Notice]) -> Problem:
-    if not notices:
-        return Problem(
-            "every node group is pinned idle", fix="leave one out of constraints.idle", path="constraints.idle"
-        )
+    if all(notice.code == "order" for notice in notices):
+        what = "every node group is pinned idle" + (" or left out of constraints.order" if notices else "")
+        return Problem(what, fix="leave one out of constraints.idle", path="constraints.idle")
+    notices = [notice for notice in notices if notice.code != "order"]
     if any(notice.code != "precision" for notice in notices):
         sentences = "; ".join(notice.message for notice in notices[:3])
         return Problem(
@@ -117,11 +136,27 @@ def require_figures(cluster: Cluster, model: ModelSpec, graph: LayerGraph, usabl
         chip = cluster.chips[group.chip]
         for problem in _missing_in_chip(chip, model, graph) if wanted else ():
             problems.setdefault((problem.path, problem.what), problem)
+        if wanted and not any(_takes_time(layer, chip.name) for layer in graph.layers):
+            problem = Problem(
+                f"no layer takes any time on {chip.name}",
+                "there is nothing to plan",
+                "give the layers forward_flops, moved, parameters or times",
+                path="model.graph.nodes",
+            )
+            problems.setdefault((problem.path, problem.what), problem)
         if wanted and group.chips_per_node > 1 and group.intra_node is None:
             problem = _missing(chip, "intra_node", "the link between the chips of a node", "300 GB/s")
             problems.setdefault((problem.path, problem.what), problem)
     if problems:
         raise InputError(problems.values())
+
+
+def _takes_time(layer: Layer, chip: str) -> bool:
+    """Whether a layer has a measured time above zero on a chip or, unmeasured, work, bytes to move or to send."""
+    if chip in layer.measured:
+        return layer.measured[chip].forward_s + layer.measured[chip].backward_s > 0
+    work = any(op.flops + op.weight_elements + op.activation_elements > 0 for op in layer.operations)
+    return work or bool(layer.collectives) or any(weight.parameters > 0 for weight in layer.weights)
 
 
 def _missing(chip: Chip, field: str, meaning: str, example: str) -> Problem:

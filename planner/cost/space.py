@@ -11,7 +11,7 @@ from planner.errors import InputError, Notice, Problem
 from planner.graph.limits import sequence_refusal, tensor_parallel_refusal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from planner.graph.layers import LayerGraph
     from planner.spec import Cluster, Constraints, ModelSpec, NodeGroup
@@ -51,13 +51,24 @@ def plan_space(cluster: Cluster, model: ModelSpec, graph: LayerGraph, usable: Se
         raise InputError(problems)
     settings: list[Setting] = []
     refusals: list[Refusal] = []
+    crowded: list[dict[str, int]] = []
     for setting in _candidates(groups, model, graph):
-        reasons = [refusal(group, tensor, setting, model, graph) for group in groups for tensor in group.tensor_degrees]
-        if None in reasons and _pipeline_fits(groups, setting, model.constraints):
+        reasons = {
+            (group, tensor): refusal(group, tensor, setting, model, graph)
+            for group in groups
+            for tensor in group.tensor_degrees
+        }
+        most = _most_stages((key for key, reason in reasons.items() if reason is None), setting, len(graph.layers))
+        if most and _stages_fit(most, model.constraints):
             settings.append(setting)
-        refusals.extend(reason for reason in reasons if reason is not None)
+        elif most:
+            crowded.append(most)
+        refusals.extend(reason for reason in reasons.values() if reason is not None)
     if not settings:
-        raise InputError(_nothing_possible(groups, model, refusals))
+        if not crowded:
+            raise InputError(_nothing_possible(refusals))
+        asked = [reason for reason in refusals if _is_asked_for(reason.path, model)]
+        raise InputError([*_nothing_possible(asked), *_crowded(crowded, model.constraints)])
     return PlanSpace(groups, tuple(settings), tuple(notices))
 
 
@@ -271,13 +282,21 @@ def _candidates(groups: Sequence[ChipGroup], model: ModelSpec, graph: LayerGraph
                     yield Setting(size, data, context, expert)
 
 
-def _pipeline_fits(groups: Sequence[ChipGroup], setting: Setting, constraints: Constraints) -> bool:
-    """With the number of stages pinned: whether all groups together have the slots."""
-    if constraints.pipeline_parallel is None:
-        return True
-    data, context = setting.data_parallel, setting.context_parallel
-    stages = sum(max((g.max_stages(t, data, context) for t in g.tensor_degrees), default=0) for g in groups)
-    return bool(stages >= constraints.pipeline_parallel)
+def _most_stages(possible: Iterable[tuple[ChipGroup, int]], setting: Setting, num_layers: int) -> dict[str, int]:
+    """Stages that each group can hold at the best of its possible degrees, at most one a layer."""
+    most: dict[str, int] = {}
+    for group, tensor in possible:
+        stages = group.max_stages(tensor, setting.data_parallel, setting.context_parallel)
+        most[group.name] = max(most.get(group.name, 0), min(stages, num_layers))
+    return most
+
+
+def _stages_fit(most: Mapping[str, int], constraints: Constraints) -> bool:
+    """With numbers of stages pinned: whether the groups have the slots."""
+    pinned = constraints.stages or {}
+    if any(most.get(name, 0) < count for name, count in pinned.items()):
+        return False
+    return constraints.pipeline_parallel is None or sum(most.values()) >= constraints.pipeline_parallel
 
 
 def refusal(group: ChipGroup, tensor: int, setting: Setting, model: ModelSpec, graph: LayerGraph) -> Refusal | None:
@@ -316,22 +335,37 @@ def layout_of(tensor: int, setting: Setting, graph: LayerGraph) -> ExpertLayout 
     )
 
 
-def _nothing_possible(groups: Sequence[ChipGroup], model: ModelSpec, refusals: Sequence[Refusal]) -> list[Problem]:
+def _nothing_possible(refusals: Sequence[Refusal]) -> list[Problem]:
     """One problem an input that ruled a setting out, in its own words."""
     distinct: dict[str, Refusal] = {}
     for reason in refusals:
         distinct.setdefault(reason.path, reason)
-    problems = [
+    return [
         Problem(reason.sentence, "no setting of the plan space is possible", "relax it", path=reason.path)
         for reason in list(distinct.values())[:_MAX_REASONS]
     ]
-    if problems:
-        return problems
-    total = sum(group.nodes * group.chips_per_node for group in groups)
-    return [
-        Problem(
-            f"pipeline_parallel {model.constraints.pipeline_parallel} needs more stages than {total} chips can hold",
-            fix="pin fewer stages",
-            path="constraints.pipeline_parallel",
-        )
-    ]
+
+
+def _is_asked_for(path: str, model: ModelSpec) -> bool:
+    """Whether the user gave the input that rules a setting out; a default is not to blame."""
+    if path == "constraints.data_parallel":
+        return model.constraints.data_parallel is not None
+    return path == "training.expert_parallel" and model.training.expert_parallel is not None
+
+
+def _crowded(crowded: Sequence[Mapping[str, int]], constraints: Constraints) -> list[Problem]:
+    """Pinned numbers of stages that no setting has room for. crowded: the most stages of each group, a setting each."""
+    problems = []
+    for name, count in (constraints.stages or {}).items():
+        most = max(held.get(name, 0) for held in crowded)
+        if most < count:
+            what, why = f"{count} stages on {name!r} are too many", f"its chips and the layers allow {most}"
+            problems.append(Problem(what, why, "pin fewer", path=f"constraints.stages.{name}"))
+    pinned, most = constraints.pipeline_parallel, max(sum(held.values()) for held in crowded)
+    if pinned is not None and most < pinned:
+        what, why = f"pipeline_parallel {pinned} is too many stages", f"the chips and the layers allow {most}"
+        problems.append(Problem(what, why, "pin fewer stages", path="constraints.pipeline_parallel"))
+    if not problems:
+        why = "no micro-batch size and data, context and expert parallel degree has room for all of them"
+        problems.append(Problem("the pinned numbers of stages do not go together", why, "relax one", "constraints"))
+    return problems

@@ -120,6 +120,10 @@ class Refuter:
                 high = middle
         return low
 
+    def memory_room(self, node: Node) -> float:
+        """Work that the chips' memory holds beyond the chain's, as a share of it, time being no object."""
+        return float(self.refuted([node], _FOREVER)[1][0])
+
     @staticmethod
     def rate_bound(root: Root) -> float:
         """A quick lower bound: all stages of every group at their best degree share the work without loss.

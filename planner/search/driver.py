@@ -27,7 +27,9 @@ WhyStopped = Literal["gap", "time", "interrupted", "exhausted"]
 
 _SURVEY_BATCH = 4
 _PROOF_BATCH = 8
-_FIRST_ROOTS = 6
+_FIRST_ROOTS = 12
+_ROOMY = 0.6
+"""Spare memory, as a share of what the layers need at least, from which a root hardly fails for memory."""
 _PROMISING_ROOTS = 4
 _WIDENING = (4.0, 30.0, 1e6)
 """Targets of the first surveys, as multiples of a root's bound, until there is a plan: the later ones only where memory
@@ -111,6 +113,7 @@ class _Search:
         self.best: Best | None = None
         self.root_bounds: dict[int, float] = {}
         self.refined: set[int] = set()
+        self.room: dict[int, float] = {}
         self.finished_bounds: list[float] = []
         self.statistics = {"roots": len(self.roots), "nodes": 0, "leaves": 0, "programs": 0, "surveyed_roots": 0}
 
@@ -192,8 +195,11 @@ class _Search:
         self.refined.add(i)
         root, start = self.roots[i], self.roots[i].start()
         bound = math.inf
+        self.room[i] = 0.0
         if start is not None and sum(start.high) >= 2:
-            bound = Refuter(root).bound(start)
+            refuter = Refuter(root)
+            self.room[i] = refuter.memory_room(start)
+            bound = refuter.bound(start)
         bound = min(bound, Refuter.single_stage_bound(root))
         if not math.isfinite(bound):
             del self.root_bounds[i]
@@ -212,23 +218,26 @@ class _Search:
         return []
 
     def promising_roots(self) -> list[int]:
-        """A few roots with the least quick bounds that memory does not rule out."""
-        promising: list[int] = []
+        """A few roots with the least quick bounds, those with room in memory first."""
+        roomy: list[int] = []
+        tight: list[int] = []
         for i in sorted(self.root_bounds, key=lambda i: (self.root_bounds[i], i)):
-            if len(promising) == _PROMISING_ROOTS or self.out_of_time():
+            if len(roomy) == _PROMISING_ROOTS or self.out_of_time():
                 break
             self.refine(i)
             if i in self.root_bounds:
-                promising.append(i)
-        return sorted(promising, key=lambda i: (self.root_bounds[i], i))
+                (roomy if self.room[i] >= _ROOMY else tight).append(i)
+        ranked = sorted(roomy, key=lambda i: (self.root_bounds[i], i))
+        return (ranked + sorted(tight, key=lambda i: (-self.room[i], i)))[:_PROMISING_ROOTS]
 
     def find_first_plan(self) -> None:
         """A good plan before anything is proved: the most promising leaves of the most promising roots."""
         if self.has_plan:
             return
         promising = self.promising_roots()
-        for factor in _WIDENING:
-            for i in promising:
+        roomiest = sorted(self.refined & self.root_bounds.keys(), key=lambda i: (-self.room[i], i))[:_PROMISING_ROOTS]
+        for factor, roots in zip(_WIDENING, (promising[:2], roomiest, promising), strict=True):
+            for i in roots:
                 if not self.has_plan:
                     self.look_for_plan(i, self.root_bounds[i] * factor or _UNLIMITED)
         self.report()
@@ -244,9 +253,13 @@ class _Search:
         self.report()
 
     def spread_roots(self) -> list[int]:
-        """A few roots, evenly spread, among which a first plan is looked for before all roots are bounded."""
-        step = max(1, len(self.roots) // _FIRST_ROOTS)
-        return list(range(step // 2, len(self.roots), step))
+        """A few roots, evenly spread over those with the smallest micro-batch, which fit best: a first plan is looked for
+        among them before all roots are bounded.
+        """
+        smallest = min((root.setting.micro_batch_size for root in self.roots), default=1)
+        small = [i for i, root in enumerate(self.roots) if root.setting.micro_batch_size == smallest]
+        step = max(1, len(small) // _FIRST_ROOTS)
+        return small[step // 2 :: step]
 
     def look_for_plan(self, i: int, objective: float) -> None:
         """A short survey of one root for a plan better than `objective` and the best one known."""

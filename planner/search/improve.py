@@ -48,7 +48,7 @@ def _try(root: Root, index: int, order: Order, best: Best, prices: tuple[float, 
         return None
     _, closer = splitter.bound(limit * 0.9, limit, 2e-3)
     for candidate in dict.fromkeys((ends, closer or ends)):
-        split = splitter.complete(candidate)
+        split = splitter.find_split(limit, candidate)
         if split is not None:
             step = leaf.step_time(split)
             if weight * step < best.objective:

@@ -4,6 +4,7 @@ from.
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from planner.search.candidates import least_transfer
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Splitter", "choose_policies"]
 
 _ROUNDS = 6
+_REPAIRS = 12
 _HEAVY_UPDATE = 0.003
 """Share of the step time from which an average stage's update is worth a row of its own."""
 _SLOW_LINK = 0.02
@@ -40,6 +42,7 @@ class Splitter:
         m = leaf.micro_batches
         self.layers = leaf.root.intervals.num_layers
         self.pinned = leaf.root.limits.layers_per_stage
+        self._banned: dict[int, NDArray[np.bool_]] = {}
         self.options = [leaf.options(s) for s in range(leaf.num_stages)]
         self.beta = min(options.backward_share for options in self.options)
         self.coefficient = [(m - k) + (k - 1) * self.beta for k in leaf.in_flight]
@@ -169,6 +172,8 @@ class Splitter:
         times = options.band(k)[:most]
         busy = options.busy_band(k, self.leaf.micro_batches)[:most]
         usable = (times <= allowed) & (busy <= step_time * (1 + 1e-9))
+        if s in self._banned:
+            usable &= ~self._banned[s][:most]
         if self.pinned is not None:
             self._pin(s, usable)
         return times, usable
@@ -246,6 +251,32 @@ class Splitter:
             policies.append(chosen)
         return Split(ends, tuple(policies))
 
+    def find_split(self, step_time: float, ends: tuple[int, ...]) -> Split | None:
+        """A split with whole layers for `ends`, or near them: pieces that do not fit with whole layers are left out and
+        the rows of `step_time` solved again, a few times. Proves nothing.
+        """
+        candidate: tuple[int, ...] | None = ends
+        try:
+            for _ in range(_REPAIRS):
+                if candidate is None:
+                    return None
+                split = self.complete(candidate)
+                if split is not None:
+                    return split
+                self._ban(candidate)
+                candidate = self.split_within(step_time)
+        finally:
+            self._banned.clear()
+        return None
+
+    def _ban(self, ends: tuple[int, ...]) -> None:
+        intervals = self.leaf.root.intervals
+        for s, (a, b) in enumerate(pairwise((0, *ends))):
+            counts = intervals.prefix[b] - intervals.prefix[a]
+            if choose_policies(self.leaf, s, tuple(int(c) for c in counts)) is None:
+                same = intervals.band == intervals.index[a, b]
+                self._banned[s] = self._banned[s] | same if s in self._banned else same
+
 
 def _least_within(total: Floats, time: Floats, starts: NDArray[np.int64], allowed: Floats) -> Floats:
     """For pieces that start at `starts` and leave `allowed` to the stage before: the least of its totals among pieces
@@ -259,28 +290,50 @@ def _least_within(total: Floats, time: Floats, starts: NDArray[np.int64], allowe
 
 
 def choose_policies(leaf: Leaf, stage: int, counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
-    """A whole number of layers per kind and recompute policy that fits the stage: cheapest exchanges first, then what
-    is not needed is taken back.
+    """A whole number of layers per kind and recompute policy that fits the stage; None when none is found.
+
+    Cheapest exchanges first; if that fails, everything at its most frugal and back towards the fastest while it fits.
     """
-    table = leaf.table(stage)
+    table, options = leaf.table(stage), leaf.options(stage)
     num_policies = table.recompute_s.shape[0]
-    options = leaf.options(stage)
+    fastest = table.recompute_s.argmin(axis=0)
     chosen = [[0] * num_policies for _ in counts]
     for k, n in enumerate(counts):
-        chosen[k][int(table.recompute_s[:, k].argmin())] = n
+        chosen[k][int(fastest[k])] = n
+    exchanges = options.whole_exchanges()
+    for kind, source, target in exchanges:
+        _exchange(leaf, stage, chosen, (kind, source, target))
+    if leaf.fits(stage, _frozen(chosen)):
+        return _frozen(chosen)
+    for kind, source, target in exchanges:
+        chosen[kind][target] += chosen[kind][source]
+        chosen[kind][source] = 0
+    if not leaf.fits(stage, _frozen(chosen)):
+        return None
+    for kind, source, target in reversed(exchanges):
+        while chosen[kind][target]:
+            chosen[kind][target] -= 1
+            chosen[kind][source] += 1
+            if not leaf.fits(stage, _frozen(chosen)):
+                chosen[kind][target] += 1
+                chosen[kind][source] -= 1
+                break
+    return _frozen(chosen)
 
-    def frozen() -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(row) for row in chosen)
 
-    if leaf.fits(stage, frozen()):
-        return frozen()
-    for kind, source, target in options.whole_exchanges():
-        while chosen[kind][source] and not leaf.fits(stage, frozen()):
-            missing = leaf.peak_bytes(stage, frozen()) - table.usable_bytes
-            freed = float(table.saved_bytes[source, kind] - table.saved_bytes[target, kind]) * leaf.in_flight[stage]
-            n = min(chosen[kind][source], max(1, int(missing / freed)))
-            chosen[kind][source] -= n
-            chosen[kind][target] += n
-        if leaf.fits(stage, frozen()):
-            return frozen()
-    return frozen() if leaf.fits(stage, frozen()) else None
+def _frozen(chosen: list[list[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(row) for row in chosen)
+
+
+def _exchange(leaf: Leaf, stage: int, chosen: list[list[int]], step: tuple[int, int, int]) -> None:
+    """Move layers of a kind from one policy to the next until the stage fits or none is left."""
+    kind, source, target = step
+    table = leaf.table(stage)
+    freed = float(table.saved_bytes[source, kind] - table.saved_bytes[target, kind]) * leaf.in_flight[stage]
+    while chosen[kind][source]:
+        missing = leaf.peak_bytes(stage, _frozen(chosen)) - table.usable_bytes
+        if missing <= 0:
+            return
+        n = min(chosen[kind][source], max(1, int(missing / freed)))
+        chosen[kind][source] -= n
+        chosen[kind][target] += n

@@ -73,9 +73,13 @@ class StageOptions:
         self._plain_time: Floats = counts @ self.layer_time
         static = counts @ table.static_bytes + table.fixed_bytes
         present = counts > 0
-        working_set = np.where(present, table.transient_bytes.min(axis=0)[None, :], 0.0).max(axis=1)
-        self._room: Floats = table.usable_bytes - static - working_set
+        base, least = table.transient_bytes[self._cheapest, kinds], table.transient_bytes.min(axis=0)
         self._exchanges = self._find_exchanges()
+        self._room: Floats = table.usable_bytes - static - np.where(present, base[None, :], 0.0).max(axis=1)
+        working_set = np.maximum(
+            np.where(present, least[None, :], 0.0).max(axis=1), self._least_recompute_set(present)
+        )
+        self._tight_room: Floats = table.usable_bytes - static - working_set
         self._unbound_times: Floats = np.append(self._plain_time, np.inf)
         self._times: dict[int, Floats] = {}
         self._stairs: dict[tuple[int, float], Staircase] = {}
@@ -147,6 +151,16 @@ class StageOptions:
                 point = q
         return sorted(steps, key=lambda e: (e.seconds / e.saved_bytes, e.kind))
 
+    def _least_recompute_set(self, present: NDArray[np.bool_]) -> Floats:
+        """The least working set that recompute brings: some layer present runs under another policy than its fastest."""
+        import numpy as np
+
+        least = np.full(present.shape[1], np.inf)
+        for step in self._exchanges:
+            least[step.kind] = min(least[step.kind], float(self.table.transient_bytes[step.target, step.kind]))
+        smallest: Floats = np.where(present, least[None, :], np.inf).min(axis=1)
+        return np.where(np.isfinite(smallest), smallest, 0.0)
+
     def prepare(self, in_flight: Sequence[int]) -> None:
         """Times for many in-flight counts at once; counts at which memory does not bind share one array."""
         import numpy as np
@@ -161,7 +175,9 @@ class StageOptions:
             if is_free:
                 self._times[k] = self._unbound_times
         tight = held[~free]
-        missing = missing[~free]
+        missing = (self._counts @ self._saved)[None, :] * tight - self._tight_room[None, :]
+        recomputes = (self._counts @ self._saved)[None, :] * tight > self._room[None, :]
+        missing = np.where(recomputes, missing, 0.0)
         times = np.repeat(self._plain_time[None, :], len(tight), axis=0)
         for step in self._exchanges:
             available = self._counts[:, step.kind][None, :] * (step.saved_bytes * tight)

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 
 from planner.search.bounds import Refuter
 from planner.search.candidates import Node, Root
@@ -19,7 +20,8 @@ _UNLIMITED = 1e30
 _FINE, _COARSE = 2e-3, 2e-2
 """Tolerance of a leaf's bound: in a survey that proves, and in one that only looks for a plan."""
 _SHORT_SURVEY_ENDS = 60
-"""Ends of the pipeline tried a node in a survey that only looks for a plan."""
+_SHORT_SURVEY_ORDERS = 2
+"""Ends of the pipeline, and whole orders, tried a node in a survey that only looks for a plan."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ def survey_root(
             lower, ends = splitter.bound(floor, limit, tolerance)
         else:
             lower, ends = _first_bound(splitter, root, tolerance)
-        split = splitter.complete(ends) if ends else None
+        split = splitter.find_split(limit, ends) if ends else None
         if split is not None:
             step = leaf.step_time(split)
             if weight * step < best_objective:
@@ -123,7 +125,8 @@ def survey_root(
                 return survey
             ends = _Budget(stop, None if max_nodes is None else _SHORT_SURVEY_ENDS)
             limit = partial(_step_limit, goal, root, node)
-            for groups in surviving_orders(root, refuter, node, limit, ends.spent):
+            orders = surviving_orders(root, refuter, node, limit, ends.spent)
+            for groups in orders if max_leaves is None else islice(orders, _SHORT_SURVEY_ORDERS):
                 if max_leaves is not None and survey.num_leaves - singles >= max_leaves:
                     survey.complete = False
                     return survey

@@ -62,7 +62,7 @@ class Constraints(SpecModel):
     """Number of stages on a node group."""
 
     order: _GroupNames | None = Field(default=None, examples=["[a100, v100]"])
-    """Order of the node groups along the pipeline."""
+    """Order of the node groups along the pipeline. Groups that it does not name stay idle."""
 
     layers_per_stage: tuple[_NumLayers, ...] | None = Field(default=None, examples=["[10, 12, 12, 10]"])
     """Layers of each stage, first to last, as the graph counts them (embedding, norm and head are layers)."""

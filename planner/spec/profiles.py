@@ -64,10 +64,18 @@ def find_profile(name: str, near: FilePath | None = None) -> ProfileSource | Non
     shipped = shipped_dir("profiles") / f"{name}.yaml"
     for folder in (near / "profiles", near) if near is not None else ():
         file = folder / f"{name}.yaml"
-        if file.is_file() and not (shipped.is_file() and file.samefile(shipped)):
+        if file.is_file() and not (shipped.is_file() and file.samefile(shipped)) and not _is_other_input(file):
             source = read_profile(file)
             return ProfileSource(source.data, source.chip, shadows_shipped=shipped.is_file())
     return read_profile(shipped) if shipped.is_file() else None
+
+
+def _is_other_input(file: FilePath) -> bool:
+    """A cluster or a model that bears the chip's name, such as `h100.yaml` with a chip `h100` of its own."""
+    try:
+        return not {"node_groups", "training"}.isdisjoint(read_yaml(file, "the profile").root.entries)
+    except InputError:
+        return False
 
 
 def read_profile(file: FilePath) -> ProfileSource:

@@ -77,6 +77,14 @@ def test_a_transfer_inside_a_node_uses_its_link():
     assert moved.forward_s[0] == moved.backward_s[0] == pytest.approx(1 / 400 + 1e-6)
 
 
+def test_a_group_of_one_node_without_a_nic_has_the_link_inside_and_no_other_way():
+    # bounds ask for both ways; the node may well have no network at all (public case C5)
+    alone = cluster_of(NodeGroup("a", nic=None, intra_node=Interconnect(100 * GB, 1e-6)))
+    for same_node in (True, False):
+        moved = cost_model(alone, GIGA).transfer(0, 4, 0, 4, same_node, Setting(1, 1))
+        assert moved.forward_s[0] == moved.backward_s[0] == pytest.approx(1 / 400 + 1e-6)
+
+
 def test_a_transfer_between_nodes_of_a_group_uses_every_chip_s_nic():
     moved = cost_model(MIXED, GIGA).transfer(0, 4, 0, 4, False, Setting(1, 1))
     assert moved.forward_s[0] == pytest.approx(1 / 100 + 5e-6)

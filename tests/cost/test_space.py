@@ -114,8 +114,9 @@ def test_context_times_tensor_stays_in_a_node():
 
 
 def moe_graph(num_experts: int = 8, **changes):
-    layer = matmul_layer(weights=(Weight("experts", 10**6, "expert"),))
-    return graph_of(layer, num_experts=num_experts, **changes)
+    weights = (Weight("experts", 10**6, "expert"),)
+    layers = [matmul_layer(f"layers.{i}", weights=weights) for i in range(4)]
+    return graph_of(*layers, num_experts=num_experts, **changes)
 
 
 def test_d4_expert_degrees_divide_the_experts_and_the_stage():
@@ -210,3 +211,42 @@ def test_fp32_on_a_chip_with_tf32_only_says_how_to_use_it():
     both = Chip(peak_flops_per_s={"fp32": 20 * TFLOPS})
     cluster = cluster_of(NodeGroup("a"), NodeGroup("b", chip="tf32"), chips=(both, tf32))
     assert "tf32 is not fp32" in cost_model(cluster, precision="fp32").excluded[0].message
+
+
+def test_pinned_stages_that_a_group_cannot_hold_are_refused_by_name():
+    cluster = cluster_of(NodeGroup("a", chips_per_node=1), NodeGroup("b", nodes=2, chips_per_node=1))
+    graph = graph_of(*(matmul_layer(f"layers.{i}") for i in range(3)))
+    text = refused(cluster, graph, Constraints(stages={"a": 2}))
+    assert "constraints.stages.a" in text and "2 stages" in text and "allow 1" in text
+    text = refused(cluster, graph, Constraints(stages={"b": 2}, data_parallel=2))
+    assert "constraints.stages.b" in text
+
+
+def test_more_pinned_stages_than_chips_name_pipeline_parallel_and_nothing_else():
+    cluster = cluster_of(NodeGroup("a", chips_per_node=1), NodeGroup("b", nodes=2, chips_per_node=1))
+    text = refused(cluster, None, Constraints(pipeline_parallel=4))
+    assert "pipeline_parallel 4" in text and "allow 3" in text and "data_parallel" not in text
+
+
+def test_more_pinned_stages_than_layers_are_refused():
+    text = refused(None, None, Constraints(stages={"a": 5}))  # eight chips, four layers
+    assert "constraints.stages.a" in text and "allow 4" in text
+
+
+def test_a_group_that_the_order_does_not_name_stays_idle_and_says_so():
+    cluster = cluster_of(NodeGroup("a"), NodeGroup("b"))
+    model = cost_model(cluster, None, Constraints(order=("b",)))
+    assert [bool(group.tensor_degrees) for group in model.groups] == [False, True]
+    assert "constraints.order does not name it" in model.excluded[0].message
+
+
+def test_a_group_with_stages_or_use_must_be_in_the_order_and_not_idle():
+    cluster = cluster_of(NodeGroup("a"), NodeGroup("b"))
+    assert "constraints.use" in refused(cluster, None, Constraints(use=("a",), order=("b",)))
+    assert "constraints.stages" in refused(cluster, None, Constraints(stages={"a": 1}, order=("b",)))
+    assert "'a' is pinned idle and used" in refused(cluster, None, Constraints(stages={"a": 1}, idle=("a",)))
+
+
+def test_layers_that_take_no_time_at_all_are_refused():
+    nothing = matmul_layer("nothing", flops=0.0, parameters=0)
+    assert "no layer takes any time on ideal" in refused(None, graph_of(nothing))

@@ -120,6 +120,16 @@ def test_a_profile_file_beside_the_cluster_file_is_found(tmp_path: Path, folder:
     assert load_profile("my-card", near=tmp_path) == found.chip_of(0)
 
 
+@pytest.mark.parametrize("other", ["model: {preset: llama-3.1-8b}\ntraining: {}\n", None])
+def test_a_cluster_or_a_model_with_the_name_of_a_chip_is_no_profile(tmp_path: Path, other: str | None):
+    text = f"name: lab\nnode_groups: [{{name: a, chip: acme, nodes: 1}}]\nchips: {{acme: {CHIP}}}\n"
+    file = tmp_path / ("acme.yaml" if other is None else "lab.yaml")
+    file.write_text(text)
+    if other is not None:
+        (tmp_path / "acme.yaml").write_text(other)
+    assert load_cluster(file).chip_of(0).peak_flops_per_s == {"bf16": 200e12}
+
+
 def test_a_users_profile_stands_in_for_a_shipped_one_and_says_so(tmp_path: Path):
     (tmp_path / f"{A100}.yaml").write_text(PROFILE)
     (tmp_path / "lab.yaml").write_text(f"node_groups: [{{name: a, chip: {A100}, nodes: 3}}]")
