@@ -5,8 +5,8 @@ fit.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planner.errors import DplanError, InfeasibleError
@@ -20,21 +20,38 @@ if TYPE_CHECKING:
 
 __all__ = ["explain_infeasible"]
 
-_BUDGET_S = 30.0
+_BUDGET_S, _LEAST_BUDGET_S = 30.0, 8.0
 _ONE_SEARCH_S = 6.0
 _MOST_MORE_NODES = 64
 _STEPS = 6
 
 
-def explain_infeasible(cluster: Cluster, model: ModelSpec, options: SolveOptions) -> InfeasibleError:
+@dataclass(frozen=True)
+class _Watch:
+    """Until when, and whether at all, to look for remedies."""
+
+    deadline: float
+    should_stop: Callable[[], bool]
+
+    @property
+    def left(self) -> float:
+        """Seconds left; 0 once asked to stop."""
+        return 0.0 if self.should_stop() else max(0.0, self.deadline - time.monotonic())
+
+
+def explain_infeasible(
+    cluster: Cluster, model: ModelSpec, options: SolveOptions, should_stop: Callable[[], bool]
+) -> InfeasibleError:
     """The error of a proved "no plan fits": which stage misses how much in the nearest plan, and what would help."""
     from planner.cost.model import CostModel
     from planner.graph import build_graph
 
-    deadline = time.monotonic() + _BUDGET_S
+    watch = _Watch(time.monotonic() + min(_BUDGET_S, max(_LEAST_BUDGET_S, options.time_limit_s)), should_stop)
     cost = CostModel(cluster, model, build_graph(model))
-    details = _nearest(cluster, model, cost, options, deadline)
-    remedies = [text for text, fits in _remedies(cluster, model, options, deadline) if fits]
+    details = _nearest(cluster, model, cost, options, watch)
+    remedies = [text for text, fits in _remedies(cluster, model, options, watch) if fits]
+    if watch.left <= 0:
+        details.append("the search for remedies was cut short")
     if remedies:
         details.append(f"it fits with: {', or '.join(remedies)} (each verified by solving)")
     else:
@@ -43,14 +60,14 @@ def explain_infeasible(cluster: Cluster, model: ModelSpec, options: SolveOptions
 
 
 def _find(
-    cluster: Cluster, model: ModelSpec, options: SolveOptions, memory_scale: float, deadline: float
+    cluster: Cluster, model: ModelSpec, options: SolveOptions, memory_scale: float, watch: _Watch
 ) -> tuple[CostModel, Outcome] | None:
     """A plan, any plan; None when there is none or the time is over."""
     from planner.cost.model import CostModel
     from planner.graph import build_graph
     from planner.search.solve import search_settings
 
-    left = min(_ONE_SEARCH_S, deadline - time.monotonic())
+    left = min(_ONE_SEARCH_S, watch.left)
     if left <= 0:
         return None
     try:
@@ -61,22 +78,22 @@ def _find(
     except DplanError:
         return None
     problem = cost if memory_scale == 1 else RelaxedProblem(cost, memory_scale)
-    outcome = search(problem, settings)
+    outcome = search(problem, settings, should_stop=watch.should_stop)
     return None if outcome.leaf is None else (cost, outcome)
 
 
-def _nearest(cluster: Cluster, model: ModelSpec, cost: CostModel, options: SolveOptions, deadline: float) -> list[str]:
+def _nearest(cluster: Cluster, model: ModelSpec, cost: CostModel, options: SolveOptions, watch: _Watch) -> list[str]:
     """Scale every chip's memory until a plan fits; name the stage that misses most in it."""
     low, high = 1.0, 2.0
-    found = _find(cluster, model, options, high, deadline)
-    while found is None and high < 4096 and time.monotonic() < deadline:
+    found = _find(cluster, model, options, high, watch)
+    while found is None and high < 4096 and watch.left > 0:
         low, high = high, high * 4
-        found = _find(cluster, model, options, high, deadline)
+        found = _find(cluster, model, options, high, watch)
     if found is None:
         return ["even with unlimited memory no plan was found; the constraints contradict each other"]
     for _ in range(_STEPS):
         middle = (low * high) ** 0.5
-        closer = _find(cluster, model, options, middle, deadline)
+        closer = _find(cluster, model, options, middle, watch)
         if closer is None:
             low = middle
         else:
@@ -117,12 +134,12 @@ def cost_usable(cost: CostModel, group: int, tensor: int, setting: object) -> fl
     return table.usable_bytes
 
 
-def _remedies(cluster: Cluster, model: ModelSpec, options: SolveOptions, deadline: float) -> Iterator[tuple[str, bool]]:
+def _remedies(cluster: Cluster, model: ModelSpec, options: SolveOptions, watch: _Watch) -> Iterator[tuple[str, bool]]:
     """Each change in words, and whether a plan was found with it."""
     for text, changed in _model_changes(model):
-        yield text, _find(cluster, changed, options, 1.0, deadline) is not None
+        yield text, _find(cluster, changed, options, 1.0, watch) is not None
     for g, group in enumerate(cluster.node_groups):
-        more = _nodes_needed(cluster, model, options, g, deadline)
+        more = _nodes_needed(cluster, model, options, g, watch)
         if more is not None:
             chips = more * group.chips_per_node
             yield f"{chips} more {group.chip} ({more} node{'s' if more > 1 else ''} of {group.name})", True
@@ -146,18 +163,18 @@ def _model_changes(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
         yield f"zero: {training.zero} -> {level}", changed(zero=level)
 
 
-def _nodes_needed(cluster: Cluster, model: ModelSpec, options: SolveOptions, group: int, deadline: float) -> int | None:
+def _nodes_needed(cluster: Cluster, model: ModelSpec, options: SolveOptions, group: int, watch: _Watch) -> int | None:
     """The least number of further nodes of a group with which a plan is found: doubled, then bisected."""
 
     def fits(more: int) -> bool:
         groups = list(cluster.node_groups)
         groups[group] = groups[group].model_copy(update={"nodes": groups[group].nodes + more})
         larger = cluster.model_copy(update={"node_groups": tuple(groups)})
-        return _find(larger, model, options, 1.0, deadline) is not None
+        return _find(larger, model, options, 1.0, watch) is not None
 
     high = 1
     while not fits(high):
-        if high >= _MOST_MORE_NODES or time.monotonic() > deadline:
+        if high >= _MOST_MORE_NODES or watch.left <= 0:
             return None
         high *= 2
     low = high // 2

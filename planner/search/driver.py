@@ -253,8 +253,9 @@ class _Search:
         self.report()
 
     def spread_roots(self) -> list[int]:
-        """A few roots, evenly spread over those with the smallest micro-batch, which fit best: a first plan is looked for
-        among them before all roots are bounded.
+        """A few roots, evenly spread over those with the smallest micro-batch, which fit best.
+
+        A first plan is looked for among them before all roots are bounded.
         """
         smallest = min((root.setting.micro_batch_size for root in self.roots), default=1)
         small = [i for i, root in enumerate(self.roots) if root.setting.micro_batch_size == smallest]

@@ -91,7 +91,7 @@ def solve(
     with interruptible() as interrupted:
         outcome = search(problem, settings, _forward(progress), interrupted)
         if outcome.leaf is None:
-            _raise_without_plan(cluster, model, options, outcome, begin + options.time_limit_s)
+            _raise_without_plan(cluster, model, options, outcome, interrupted)
         return _result(cluster, model, graph, cost, options, settings, outcome, interrupted, begin)
 
 
@@ -167,7 +167,7 @@ def _forward(progress: Callable[[Progress], None] | None) -> Callable[[SearchPro
 
 
 def _raise_without_plan(
-    cluster: Cluster, model: ModelSpec, options: SolveOptions, outcome: Outcome, deadline: float
+    cluster: Cluster, model: ModelSpec, options: SolveOptions, outcome: Outcome, interrupted: Callable[[], bool]
 ) -> None:
     if outcome.why_stopped == "interrupted":
         raise InterruptedSolve("interrupted before a plan was found; nothing was written")
@@ -179,7 +179,7 @@ def _raise_without_plan(
         )
     from planner.search.diagnose import explain_infeasible
 
-    raise explain_infeasible(cluster, model, options)
+    raise explain_infeasible(cluster, model, options, interrupted)
 
 
 def _result(

@@ -76,9 +76,7 @@ class StageOptions:
         base, least = table.transient_bytes[self._cheapest, kinds], table.transient_bytes.min(axis=0)
         self._exchanges = self._find_exchanges()
         self._room: Floats = table.usable_bytes - static - np.where(present, base[None, :], 0.0).max(axis=1)
-        working_set = np.maximum(
-            np.where(present, least[None, :], 0.0).max(axis=1), self._least_recompute_set(present)
-        )
+        working_set = np.maximum(np.where(present, least[None, :], 0.0).max(axis=1), self._least_recompute_set(present))
         self._tight_room: Floats = table.usable_bytes - static - working_set
         self._unbound_times: Floats = np.append(self._plain_time, np.inf)
         self._times: dict[int, Floats] = {}
@@ -152,7 +150,7 @@ class StageOptions:
         return sorted(steps, key=lambda e: (e.seconds / e.saved_bytes, e.kind))
 
     def _least_recompute_set(self, present: NDArray[np.bool_]) -> Floats:
-        """The least working set that recompute brings: some layer present runs under another policy than its fastest."""
+        """The least working set that recompute brings: some layer runs under another policy than its fastest."""
         import numpy as np
 
         least = np.full(present.shape[1], np.inf)
