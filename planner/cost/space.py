@@ -181,8 +181,10 @@ def _notice_idle_chips(group: NodeGroup, tensor: int, notices: list[Notice]) -> 
 
 
 def _free_degrees(group: NodeGroup, model: ModelSpec, graph: LayerGraph, notices: list[Notice]) -> tuple[int, ...]:
+    """Degrees that divide the node, and powers of two that leave chips of it idle (docs/decisions/0002)."""
+    powers = {1 << i for i in range(group.chips_per_node.bit_length())}
     allowed = []
-    for tensor in divisors_of(group.chips_per_node):
+    for tensor in sorted(powers | set(divisors_of(group.chips_per_node))):
         reason = model_refusal(tensor, model, graph)
         if reason is None:
             allowed.append(tensor)

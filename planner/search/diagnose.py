@@ -120,8 +120,22 @@ def _worst_stage(cluster: Cluster, cost: CostModel, outcome: Outcome) -> str:
     return (
         f"nearest: stage {s} of {leaf.num_stages} on {group.chip} ({group.name}, tensor_parallel {stage.tensor}, "
         f"data_parallel {leaf.setting.data_parallel}, micro_batch_size {leaf.setting.micro_batch_size}) with {layers} "
-        f"needs {format_bytes(need)} a chip; {format_bytes(usable)} is usable: {format_bytes(missing)} missing"
+        f"needs {format_bytes(need)} a chip; {format_bytes(usable)} is usable: {format_bytes(missing)} missing; "
+        f"{_largest_parts(cost, outcome, s)}"
     )
+
+
+def _largest_parts(cost: CostModel, outcome: Outcome, s: int) -> str:
+    """The two largest parts of a stage's memory, e.g. `largest parts: transient 160.0 GiB, weights 1.2 GiB`."""
+    from planner.spec.units import format_bytes
+
+    leaf, split = outcome.leaf, outcome.split
+    assert leaf is not None and split is not None
+    stage = leaf.stages[s]
+    counts = [list(row) for row in zip(*split.policies[s], strict=True)]
+    parts = cost.breakdown(stage.group, stage.tensor, leaf.setting, counts, leaf.in_flight[s]).memory.parts()
+    largest = sorted(parts.items(), key=lambda part: (-part[1], part[0]))[:2]
+    return "largest parts: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
 
 
 def cost_usable(cost: CostModel, group: int, tensor: int, setting: object) -> float:
@@ -172,6 +186,8 @@ def _nodes_needed(cluster: Cluster, model: ModelSpec, options: SolveOptions, gro
         larger = cluster.model_copy(update={"node_groups": tuple(groups)})
         return _find(larger, model, options, 1.0, watch) is not None
 
+    if cluster.node_groups[group].nic is None:
+        return None  # nothing says how a second node would be reached
     high = 1
     while not fits(high):
         if high >= _MOST_MORE_NODES or watch.left <= 0:

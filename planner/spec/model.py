@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, WithJsonSchema, field_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    ValidationInfo,
+    WithJsonSchema,
+    field_validator,
+    model_validator,
+)
 
 from planner.errors import Notice
 from planner.spec.base import SpecModel, Tokens, distinct, filled, refusal, whole_number
@@ -195,6 +203,12 @@ class ModelSpec(SpecModel):
 
     notices: tuple[Notice, ...] = Field(default=(), exclude=True, repr=False)
     """What a reader of a plan must know. Not part of the model's identity."""
+
+    @model_validator(mode="after")
+    def _has_its_layers(self) -> ModelSpec:
+        if (self.source == "graph") != (self.graph is not None):
+            raise ValueError("a model has a graph with the source `graph`, and with no other")
+        return self
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ModelSpec) and self.model_dump() == other.model_dump()
