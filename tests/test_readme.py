@@ -40,7 +40,7 @@ def run(command: str, directory: Path) -> subprocess.CompletedProcess[str]:
 def test_the_set_up_is_two_commands() -> None:
     first, second = blocks(README, "sh")
     assert first.text.startswith("python -m pip install '.[dev]' && dplan solve ")
-    assert second.text == "python -m pytest -q\n"
+    assert second.text == "python -m pytest -q -n 2\n"
 
 
 def test_ci_runs_the_test_command_of_the_readme() -> None:

@@ -70,15 +70,19 @@ def test_importing_planner_imports_nothing_heavy() -> None:
     assert set(done.stdout.split()) & (OURS | {"typer"}) == set()
 
 
-def test_help_takes_less_than_300_ms() -> None:
-    """The best of seven starts: the machine may have other work."""
+@pytest.mark.benchmarks
+def test_help_takes_little_longer_than_typer_alone() -> None:
+    """The best of seven starts each, in turn. On an idle machine help takes 0.15 to 0.25 s, typer's import 0.12."""
 
-    def start() -> float:
+    def start(*arguments: str) -> float:
         begin = time.perf_counter()
-        subprocess.run([sys.executable, "-m", "planner", "--help"], capture_output=True, check=True)
+        subprocess.run([sys.executable, *arguments], capture_output=True, check=True)
         return time.perf_counter() - begin
 
-    assert min(start() for _ in range(7)) < 0.3
+    pairs = [(start("-m", "planner", "--help"), start("-c", "import typer")) for _ in range(7)]
+    help_s, typer_s = (min(times) for times in zip(*pairs, strict=True))
+    print(f"help {help_s:.3f} s, typer {typer_s:.3f} s")
+    assert help_s < 2.2 * typer_s
 
 
 def test_every_public_name_is_there_and_typed() -> None:

@@ -167,7 +167,7 @@ def _solve_with_cbc(program: pulp.LpProblem, time_limit_s: float) -> SolverAnswe
     import pulp
 
     program.solve(pulp.COIN_CMD(msg=False, timeLimit=time_limit_s, gapRel=0.0, gapAbs=0.0, threads=1))
-    if program.sol_status == pulp.LpSolutionInfeasible:
+    if program.status == pulp.LpStatusInfeasible:
         return SolverAnswer("infeasible", None, math.inf, math.inf)
     if program.sol_status != pulp.LpSolutionOptimal:
         return SolverAnswer("time", None, math.inf, -math.inf)
