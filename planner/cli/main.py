@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -11,13 +13,15 @@ from typer.core import TyperGroup
 
 from planner import __version__
 from planner.cli import check, chips, init, model, schema, show, solve
-from planner.errors import DplanError
+from planner.errors import DplanError, InputError
 
 __all__ = ["app", "main"]
 
 _BROKEN_PIPE = 141
 """What a shell reports for a program whose reader went away."""
 _INTERRUPTED = 130
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What writing to a full disk gives. Files are written in one place, which explains it; here it is standard output."""
 _USAGE_ERROR: type[Exception] = next(k for k in typer.BadParameter.__mro__ if k.__name__ == "ClickException")
 """Everything that typer itself says about a command line; its home changed between versions of typer."""
 
@@ -35,15 +39,28 @@ class Verbs(TyperGroup):
         except BrokenPipeError:
             _forget_stdout()
             raise typer.Exit(_BROKEN_PIPE) from None
+        except OSError as error:
+            if error.errno not in _NO_ROOM or error.filename is not None:
+                raise typer.Exit(_failed(error)) from None
+            _forget_stdout()
+            why = (error.strerror or str(error)).lower()
+            problem = InputError.single("cannot be written", why, "send it to another place", file="standard output")
+            print(problem.render(), file=sys.stderr)
+            raise typer.Exit(problem.exit_code) from None
         except KeyboardInterrupt:
             print("interrupted; nothing was written", file=sys.stderr)
             raise typer.Exit(_INTERRUPTED) from None
         except Exception as error:
-            if _asked_for("--debug"):
-                import traceback
+            raise typer.Exit(_failed(error)) from None
 
-                traceback.print_exc()
-            raise typer.Exit(_report(error if isinstance(error, DplanError) else _our_bug(error))) from None
+
+def _failed(error: Exception) -> int:
+    """The message of an exception, with --debug also its traceback; gives the exit code."""
+    if _asked_for("--debug"):
+        import traceback
+
+        traceback.print_exc()
+    return _report(error if isinstance(error, DplanError) else _our_bug(error))
 
 
 def _asked_for(option: str) -> bool:
@@ -121,7 +138,15 @@ app.command()(chips.chips)
 app.command()(schema.schema)
 
 
+def _open_what_is_closed() -> None:
+    """A caller may start us without one of the three standard files: read nothing there, and write to nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
+
+
 def main() -> NoReturn:
     """Run the command line and leave with its exit code."""
+    _open_what_is_closed()
     app(prog_name="dplan")
     raise AssertionError("typer leaves by itself")

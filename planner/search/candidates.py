@@ -80,6 +80,7 @@ class Root:
         self._options: dict[tuple[int, int], StageOptions | None] = {}
         self._transfers: dict[tuple[int, int, int, int, bool], TransferTable] = {}
         self._least_transfers: dict[tuple[int, int, int, int, bool], LeastTransfer] = {}
+        self._degrees: dict[int, tuple[int, ...]] = {}
         self._work: Floats | None = None
         self._single: Root | None = None
         self.bound = 0.0
@@ -103,14 +104,14 @@ class Root:
 
     def degrees(self, group: int) -> tuple[int, ...]:
         """Tensor parallel degrees with at least one possible stage."""
-        if group in self.limits.idle:
-            return ()
-        least = max(1, self.limits.stages.get(group, 1))
-        return tuple(
-            t
-            for t in self.groups[group].tensor_degrees
-            if self.max_stages(group, t) >= least and self.options(group, t) is not None
-        )
+        if group not in self._degrees:
+            least = max(1, self.limits.stages.get(group, 1))
+            self._degrees[group] = tuple(
+                t
+                for t in (() if group in self.limits.idle else self.groups[group].tensor_degrees)
+                if self.max_stages(group, t) >= least and self.options(group, t) is not None
+            )
+        return self._degrees[group]
 
     def options(self, group: int, tensor: int) -> StageOptions | None:
         """Piece times of a group at a degree; None when the cost model rules the degree out."""

@@ -27,9 +27,10 @@ WhyStopped = Literal["gap", "time", "interrupted", "exhausted"]
 
 _SURVEY_BATCH = 4
 _PROOF_BATCH = 8
-_FIRST_ROOTS = 12
+_FIRST_ROOTS = 8
 _ROOMY = 0.6
 """Spare memory, as a share of what the layers need at least, from which a root hardly fails for memory."""
+_FIRST_TRIES = 2
 _PROMISING_ROOTS = 4
 _WIDENING = (4.0, 30.0, 1e6)
 """Targets of the first surveys, as multiples of a root's bound, until there is a plan: the later ones only where memory
@@ -217,37 +218,37 @@ class _Search:
                 self.refine(i)
         return []
 
-    def promising_roots(self) -> list[int]:
+    def promising_roots(self, number: int) -> list[int]:
         """A few roots with the least quick bounds, those with room in memory first."""
         roomy: list[int] = []
         tight: list[int] = []
         for i in sorted(self.root_bounds, key=lambda i: (self.root_bounds[i], i)):
-            if len(roomy) == _PROMISING_ROOTS or self.out_of_time():
+            if len(roomy) == number or self.out_of_time():
                 break
             self.refine(i)
             if i in self.root_bounds:
                 (roomy if self.room[i] >= _ROOMY else tight).append(i)
         ranked = sorted(roomy, key=lambda i: (self.root_bounds[i], i))
-        return (ranked + sorted(tight, key=lambda i: (-self.room[i], i)))[:_PROMISING_ROOTS]
+        return (ranked + sorted(tight, key=lambda i: (-self.room[i], i)))[:number]
 
     def find_first_plan(self) -> None:
         """A good plan before anything is proved: the most promising leaves of the most promising roots."""
         if self.has_plan:
             return
-        promising = self.promising_roots()
+        promising = self.promising_roots(_FIRST_TRIES)
         roomiest = sorted(self.refined & self.root_bounds.keys(), key=lambda i: (-self.room[i], i))[:_PROMISING_ROOTS]
-        for factor, roots in zip(_WIDENING, (promising[:2], roomiest, promising), strict=True):
+        for factor, roots in zip(_WIDENING, (promising, roomiest, promising), strict=True):
             for i in roots:
                 if not self.has_plan:
-                    self.look_for_plan(i, self.root_bounds[i] * factor or _UNLIMITED)
+                    self.look_for_plan(i, self.root_bounds[i] * factor or _UNLIMITED, any_plan=True)
         self.report()
 
     def find_better_plan(self) -> None:
         """Short surveys of the promising roots close to their bounds, then local search around the best plan."""
         if self.settings.first_plan_only:
             return
-        for i in self.promising_roots():
-            self.look_for_plan(i, self.root_bounds[i] * _CLOSER or _UNLIMITED)
+        for i in self.promising_roots(_PROMISING_ROOTS):
+            self.look_for_plan(i, self.root_bounds[i] * _CLOSER or _UNLIMITED, any_plan=False)
         if self.best is not None and not self.out_of_time():
             self.take(improve(self.roots, self.best, self.settings.price_per_chip_s, self.out_of_time))
         self.report()
@@ -262,12 +263,14 @@ class _Search:
         step = max(1, len(small) // _FIRST_ROOTS)
         return small[step // 2 :: step]
 
-    def look_for_plan(self, i: int, objective: float) -> None:
-        """A short survey of one root for a plan better than `objective` and the best one known."""
+    def look_for_plan(self, i: int, objective: float, *, any_plan: bool) -> None:
+        """A short survey of one root for a plan better than `objective` and the best one known; for the first such plan
+        if any will do.
+        """
         if self.out_of_time():
             return
         goal = Target(min(self.objective, objective), self.settings.price_per_chip_s)
-        survey = self.workers.survey_here(i, self.root_bounds[i], goal, self.deadline, self.should_stop)
+        survey = self.workers.survey_here(i, self.root_bounds[i], goal, self.deadline, self.should_stop, any_plan)
         self.count(survey)
         self.take(survey.best)
 

@@ -69,11 +69,12 @@ def survey_root(
     should_stop: Callable[[], bool] = lambda: False,
     max_leaves: int | None = None,
     max_nodes: int | None = None,
+    any_plan: bool = False,
 ) -> Survey:
     """Walk the root's tree at (1 - gap) x the best objective known (falling as better splits are found).
 
-    floor: a bound of the root's objective.  max_leaves, max_nodes: stop after that many leaves, or nodes with fixed
-    counts (used to find a first plan).
+    floor: a bound of the root's objective.  To find a first plan only: any_plan stops at the first one; max_leaves and
+    max_nodes stop after that many leaves, or nodes with fixed counts.
     """
     survey = Survey()
     best_objective = target.objective
@@ -127,7 +128,7 @@ def survey_root(
             limit = partial(_step_limit, goal, root, node)
             orders = surviving_orders(root, refuter, node, limit, ends.spent)
             for groups in orders if max_leaves is None else islice(orders, _SHORT_SURVEY_ORDERS):
-                if max_leaves is not None and survey.num_leaves - singles >= max_leaves:
+                if (any_plan and survey.best) or (max_leaves is not None and survey.num_leaves - singles >= max_leaves):
                     survey.complete = False
                     return survey
                 visit(Leaf(root, tuple((g, node.tensor[g], node.low[g]) for g in groups)))

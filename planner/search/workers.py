@@ -80,7 +80,13 @@ class Workers:
                 process.kill()
 
     def survey_here(
-        self, index: int, floor: float, target: Target, deadline: float, should_stop: Callable[[], bool]
+        self,
+        index: int,
+        floor: float,
+        target: Target,
+        deadline: float,
+        should_stop: Callable[[], bool],
+        any_plan: bool,
     ) -> Survey:
         """A short survey in this process, to find a plan; proves nothing."""
         return survey_root(
@@ -93,6 +99,7 @@ class Workers:
             should_stop=should_stop,
             max_leaves=12,
             max_nodes=24,
+            any_plan=any_plan,
         )
 
     def surveys(

@@ -72,7 +72,7 @@ def check_paths(collector: Collector, groups: list[tuple[int, NodeGroup]]) -> No
     sites = collector.valid(Sites, ("sites",)) or Sites()
     site_links = {frozenset(link.between): link for link in sites.links}
     unreached: set[int] = {index for index, group in groups if group.nodes > 1}
-    for (_, a), (index, b) in combinations(groups, 2):
+    for (first, a), (index, b) in combinations(groups, 2):
         stated: list[LinkFigures | None] = [links.get(frozenset((a.name, b.name)))]
         if a.site != b.site:
             stated += [site_links.get(frozenset((a.site, b.site))), sites]
@@ -80,7 +80,7 @@ def check_paths(collector: Collector, groups: list[tuple[int, NodeGroup]]) -> No
         if missing and a.site != b.site:
             _refuse_site_gap(collector, index, a, b, missing)
         elif missing:
-            unreached |= {i for i, group in groups if group.name in (a.name, b.name)}
+            unreached |= {first, index}
     for index, group in groups:
         if index in unreached and group.nic is None and not _has(collector, index, "nic"):
             why = f"the profile of {group.chip} does not say, and nodes reach each other through it"

@@ -94,6 +94,28 @@ def test_a_reader_that_goes_away_is_no_failure(plan_file: str) -> None:
     assert done.stdout in ("{141\n", "{0\n")
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("command", [["show", "{plan}"], ["show", "{plan}", "--json"], ["schema", "plan"]])
+def test_a_full_disk_behind_standard_output_is_named(plan_file: str, command: list[str]) -> None:
+    arguments = [sys.executable, "-m", "planner", *(part.format(plan=plan_file) for part in command)]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "standard output: cannot be written; no space left on device; send it to another place\n"
+
+
+def test_a_command_runs_without_the_standard_files(plan_file: str) -> None:
+    for closed, arguments, code in (
+        ("<&-", "check -", 2),
+        (">&-", f"show {plan_file}", 0),
+        ("2>&-", "check no.json", 2),
+    ):
+        shell = f"{sys.executable} -m planner {arguments} {closed}"
+        done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=False)
+        assert done.returncode == code
+        assert "our bug" not in done.stderr and "Traceback" not in done.stderr
+
+
 # ---- check ----------------------------------------------------------------------------------------------------------
 
 

@@ -259,6 +259,14 @@ def test_documents_that_are_no_inputs_are_named(plan: Plan) -> None:
         only(Plan.model_validate(document), "inputs", f"inputs.{name}.document: is not a {name}")
 
 
+def test_a_model_without_the_graph_that_it_names_is_no_model(plan: Plan) -> None:
+    document = plan.model_dump(mode="json")
+    model = document["inputs"]["model"]
+    model["document"] |= {"source": "graph", "graph": None}
+    model["sha256"] = sha256_of(model["document"])
+    only(Plan.model_validate(document), "inputs", "a model has a graph with the source `graph`")
+
+
 def with_constraints(plan: Plan, **constraints: Any) -> Plan:
     document = plan.model_dump(mode="json")
     model = document["inputs"]["model"]
