@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 
 from planner.search.bounds import Refuter
@@ -14,7 +13,7 @@ from planner.search.leaf import Leaf, Split
 from planner.search.splitting import Splitter
 from planner.search.tree import Order, Target, single_stage_orders, surviving_nodes, surviving_orders
 
-__all__ = ["Best", "Survey", "leaf_weight", "survey_root"]
+__all__ = ["THOROUGH", "Best", "Effort", "Survey", "leaf_weight", "survey_root"]
 
 _UNLIMITED = 1e30
 _FINE, _COARSE = 2e-3, 2e-2
@@ -58,6 +57,26 @@ def leaf_weight(leaf: Leaf, target: Target) -> float:
     return target.weight(leaf.root, tuple(tensor), tuple(stages))
 
 
+@dataclass(frozen=True)
+class Effort:
+    """How thorough a survey is. The default proves; a short one only looks for a plan.
+
+    any_plan: stop at the first plan.  most_leaves, most_nodes: stop after that many shapes, or fixed stage counts.
+    """
+
+    any_plan: bool = False
+    most_leaves: int | None = None
+    most_nodes: int | None = None
+
+    @property
+    def short(self) -> bool:
+        """Proves nothing."""
+        return self.any_plan or self.most_leaves is not None or self.most_nodes is not None
+
+
+THOROUGH = Effort()
+
+
 def survey_root(
     root: Root,
     root_index: int,
@@ -67,76 +86,86 @@ def survey_root(
     deadline: float,
     floor: float = 0.0,
     should_stop: Callable[[], bool] = lambda: False,
-    max_leaves: int | None = None,
-    max_nodes: int | None = None,
-    any_plan: bool = False,
+    effort: Effort = THOROUGH,
 ) -> Survey:
     """Walk the root's tree at (1 - gap) x the best objective known (falling as better splits are found).
 
-    floor: a bound of the root's objective.  To find a first plan only: any_plan stops at the first one; max_leaves and
-    max_nodes stop after that many leaves, or nodes with fixed counts.
+    floor: a bound of the root's objective.
     """
-    survey = Survey()
-    best_objective = target.objective
-    refuter = Refuter(root)
+    surveyor = _Surveyor(root, root_index, target, gap, floor, effort)
+    return surveyor.run(lambda: should_stop() or time.monotonic() > deadline)
 
-    def goal() -> Target:
-        return Target(best_objective * (1 - gap), target.price_per_chip_s)
 
-    def stop() -> bool:
-        return should_stop() or time.monotonic() > deadline
+class _Surveyor:
+    """One survey under way."""
 
-    def floor_of(weight: float) -> float:
-        return floor / weight if weight > 0 else 0.0
+    def __init__(self, root: Root, root_index: int, target: Target, gap: float, floor: float, effort: Effort) -> None:
+        self.root, self.root_index, self.gap, self.floor, self.effort = root, root_index, gap, floor, effort
+        self.prices = target.price_per_chip_s
+        self.best_objective = target.objective
+        self.refuter = Refuter(root)
+        self.survey = Survey()
 
-    def visit(leaf: Leaf) -> None:
-        nonlocal best_objective
-        survey.num_leaves += 1
-        weight = leaf_weight(leaf, target)
+    def goal(self) -> Target:
+        """What a leaf must reach to matter."""
+        return Target(self.best_objective * (1 - self.gap), self.prices)
+
+    def run(self, stop: Callable[[], bool]) -> Survey:
+        """Single stages, then the tree."""
+        for order in single_stage_orders(self.root):
+            self.visit(Leaf(self.root, order))
+        singles, survey = self.survey.num_leaves, self.survey
+        for batch in surviving_nodes(self.root, self.refuter, self.goal, stop):
+            for node in batch or ():
+                survey.nodes += 1
+                if self._spent(survey.num_leaves - singles) or stop():
+                    survey.complete = False
+                    return survey
+                self.visit_orders(node, stop)
+            survey.complete &= batch is not None
+        survey.complete &= not stop()
+        survey.leaves = [(b, o) for b, o in survey.leaves if b < self.best_objective * (1 - self.gap)]
+        return survey
+
+    def _spent(self, leaves: int) -> bool:
+        effort, survey = self.effort, self.survey
+        return (
+            (effort.any_plan and survey.best is not None)
+            or (effort.most_leaves is not None and leaves >= effort.most_leaves)
+            or (effort.most_nodes is not None and survey.nodes > effort.most_nodes)
+        )
+
+    def visit_orders(self, node: Node, stop: Callable[[], bool]) -> None:
+        """Every order of a node's groups that the bounds leave; a few in a short survey."""
+        short = self.effort.short
+        ends = _Budget(stop, _SHORT_SURVEY_ENDS if short else None)
+        orders = surviving_orders(
+            self.root, self.refuter, node, lambda: self.goal().step_limit(self.root, node), ends.spent
+        )
+        for groups in islice(orders, _SHORT_SURVEY_ORDERS) if short else orders:
+            self.visit(Leaf(self.root, tuple((g, node.tensor[g], node.low[g]) for g in groups)))
+
+    def visit(self, leaf: Leaf) -> None:
+        """The dynamic programme's word on a leaf: refuted, or a bound and perhaps a better plan."""
+        self.survey.num_leaves += 1
+        weight = leaf_weight(leaf, self.goal())
         splitter = Splitter(leaf)
-        limit = min(best_objective * (1 - gap) / weight if weight > 0 else best_objective, _UNLIMITED)
-        ends = splitter.split_within(limit)
-        if ends is None:
+        limit = min(self.goal().objective / weight if weight > 0 else self.goal().objective, _UNLIMITED)
+        if splitter.split_within(limit) is None:
             return
-        floor = min(floor_of(weight), limit)
-        tolerance = _FINE if max_leaves is None else _COARSE
+        tolerance = _COARSE if self.effort.short else _FINE
         if limit < _UNLIMITED:
+            floor = min(self.floor / weight if weight > 0 else 0.0, limit)
             lower, ends = splitter.bound(floor, limit, tolerance)
         else:
-            lower, ends = _first_bound(splitter, root, tolerance)
+            lower, ends = _first_bound(splitter, self.root, tolerance)
         split = splitter.find_split(limit, ends) if ends else None
         if split is not None:
             step = leaf.step_time(split)
-            if weight * step < best_objective:
-                best_objective = weight * step
-                survey.best = Best(best_objective, step, root_index, leaf.order, split)
-        survey.leaves.append((weight * lower, leaf.order))
-
-    for order in single_stage_orders(root):
-        visit(Leaf(root, order))
-    singles = survey.num_leaves
-    for batch in surviving_nodes(root, refuter, goal, stop):
-        if batch is None:
-            survey.complete = False
-            break
-        for node in batch:
-            survey.nodes += 1
-            if max_nodes is not None and survey.nodes > max_nodes:
-                survey.complete = False
-                return survey
-            ends = _Budget(stop, None if max_nodes is None else _SHORT_SURVEY_ENDS)
-            limit = partial(_step_limit, goal, root, node)
-            orders = surviving_orders(root, refuter, node, limit, ends.spent)
-            for groups in orders if max_leaves is None else islice(orders, _SHORT_SURVEY_ORDERS):
-                if (any_plan and survey.best) or (max_leaves is not None and survey.num_leaves - singles >= max_leaves):
-                    survey.complete = False
-                    return survey
-                visit(Leaf(root, tuple((g, node.tensor[g], node.low[g]) for g in groups)))
-            if stop():
-                survey.complete = False
-                return survey
-    survey.leaves = [(b, o) for b, o in survey.leaves if b < best_objective * (1 - gap)]
-    return survey
+            if weight * step < self.best_objective:
+                self.best_objective = weight * step
+                self.survey.best = Best(weight * step, step, self.root_index, leaf.order, split)
+        self.survey.leaves.append((weight * lower, leaf.order))
 
 
 class _Budget:
@@ -149,10 +178,6 @@ class _Budget:
         if self._left is not None:
             self._left -= 1
         return self._stop() or (self._left is not None and self._left < 0)
-
-
-def _step_limit(goal: Callable[[], Target], root: Root, node: Node) -> float:
-    return goal().step_limit(root, node)
 
 
 def _first_bound(splitter: Splitter, root: Root, tolerance: float) -> tuple[float, tuple[int, ...] | None]:

@@ -13,7 +13,7 @@ from planner.search.candidates import Root, make_roots
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
 from planner.search.prove import Proof, prove_leaf
-from planner.search.survey import Survey, leaf_weight, survey_root
+from planner.search.survey import Effort, Survey, leaf_weight, survey_root
 from planner.search.tree import Order, Target
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ class Workers:
         any_plan: bool,
     ) -> Survey:
         """A short survey in this process, to find a plan; proves nothing."""
+        effort = Effort(any_plan, most_leaves=12, most_nodes=24)
         return survey_root(
             self.roots[index],
             index,
@@ -97,9 +98,7 @@ class Workers:
             deadline=deadline,
             floor=floor,
             should_stop=should_stop,
-            max_leaves=12,
-            max_nodes=24,
-            any_plan=any_plan,
+            effort=effort,
         )
 
     def surveys(

@@ -57,6 +57,13 @@ def test_more_values_than_a_file_may_have_are_refused():
     assert "holds too much" in refused(parse_yaml, text, "many.yaml")
 
 
+def test_more_node_groups_than_a_cluster_may_have_are_refused_quickly(tmp_path: Path):
+    file = tmp_path / "many.yaml"
+    lines = [f"  - {{name: g{i}, chip: nvidia-a100-80gb-sxm, nodes: 2}}" for i in range(2000)]
+    file.write_text("\n".join(["name: many", "node_groups:", *lines]))
+    assert "at most 256 are read" in refused(load_cluster, file)
+
+
 def test_fifty_megabytes_are_refused_without_being_read(tmp_path: Path):
     file = tmp_path / "large.yaml"
     with file.open("wb") as sparse:
