@@ -1,0 +1,118 @@
+"""From inputs to a plan: constraints become limits, contradictions are refused by name, failures explain themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from planner.errors import DplanError, InfeasibleError, InputError, NoPlanFoundError
+from planner.plan import Plan, check_plan
+from planner.search import Progress, SolveOptions, solve
+from planner.spec import parse_cluster, parse_model
+
+CLUSTER = """
+name: pair
+node_groups:
+  - {name: fast, chip: nvidia-h100-80gb-sxm, nodes: 1}
+  - {name: slow, chip: nvidia-a100-80gb-sxm, nodes: 2}
+links: [{between: [fast, slow], bandwidth: 100 Gbps, latency: 10 us}]
+"""
+PRICES = "prices: {nvidia-h100-80gb-sxm: 4 USD/h, nvidia-a100-80gb-sxm: 1 USD/h}\n"
+
+
+def model(constraints: str = "", preset: str = "llama-3.1-8b", training: str = "") -> str:
+    text = f"model: {{preset: {preset}}}\ntraining: {{sequence_length: 4096, global_batch: 64{training}}}\n"
+    return text + (f"constraints: {{{constraints}}}\n" if constraints else "")
+
+
+def planned(constraints: str = "", cluster: str = CLUSTER, **options: object) -> Plan:
+    settings = SolveOptions(time_limit_s=30.0, **options)  # type: ignore[arg-type]
+    plan = solve(parse_cluster(cluster, "c.yaml"), parse_model(model(constraints), "m.yaml"), settings).plan
+    assert check_plan(plan) == ()
+    return plan
+
+
+def groups(plan: Plan) -> list[str]:
+    return [stage.node_group for stage in plan.pipelines[0].stages]
+
+
+def test_the_order_and_stage_counts_that_are_pinned_are_those_of_the_plan() -> None:
+    assert groups(planned("order: [slow, fast], stages: {slow: 2, fast: 1}")) == ["slow", "slow", "fast"]
+
+
+def test_idle_and_required_groups_are_obeyed() -> None:
+    assert set(groups(planned("idle: [fast]"))) == {"slow"}
+    assert set(groups(planned("use: [fast, slow]"))) == {"fast", "slow"}
+
+
+def test_layers_per_stage_count_embedding_norm_and_head() -> None:
+    plan = planned("layers_per_stage: [10, 25]")
+    assert [len(stage.layers) for stage in plan.pipelines[0].stages] == [10, 25]
+    assert plan.certificate.plan_space["layers_per_stage"] == [10, 25]
+
+
+def test_a_number_of_stages_and_replicas_can_be_pinned() -> None:
+    plan = planned("pipeline_parallel: 3, data_parallel: 2")
+    assert (len(plan.pipelines[0].stages), plan.pipelines[0].replicas) == (3, 2)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "words"),
+    [
+        ("layers_per_stage: [10, 20]", "sums to 30, the model has 35 layers"),
+        ("idle: [quick]", "quick"),
+        ("order: [quick, slow]", "quick"),
+        ("stages: {quick: 2}", "quick"),
+    ],
+)
+def test_contradictions_are_refused_by_name(constraints: str, words: str) -> None:
+    with pytest.raises(InputError, match=words.replace("[", r"\[")):
+        planned(constraints)
+
+
+def test_money_is_minimised_and_needs_prices() -> None:
+    with pytest.raises(InputError, match="prices: no price for the chips of fast, slow"):
+        planned(objective="cost")
+    cheap, fast = planned(cluster=CLUSTER + PRICES, objective="cost"), planned(cluster=CLUSTER + PRICES)
+    assert cheap.certificate.unit == "USD/token"
+    assert cheap.training is not None and fast.training is not None
+    assert cheap.training.price_per_million_tokens <= fast.training.price_per_million_tokens  # type: ignore[operator]
+    assert cheap.prediction.step_time_s >= fast.prediction.step_time_s * (1 - 0.01)
+    # an H100 costs four times an A100 and is about three times as fast
+    assert set(groups(cheap)) == {"slow"}
+
+
+def test_a_cost_bound_is_below_what_the_fastest_plan_costs() -> None:
+    cheap, fast = planned(cluster=CLUSTER + PRICES, objective="cost"), planned(cluster=CLUSTER + PRICES)
+    assert fast.training is not None and fast.training.price_per_million_tokens is not None
+    assert cheap.certificate.bound * 1e6 <= fast.training.price_per_million_tokens
+
+
+def test_progress_has_a_falling_objective_and_a_bound_below_it() -> None:
+    seen: list[Progress] = []
+    solve(parse_cluster(CLUSTER, "c.yaml"), parse_model(model(), "m.yaml"), SolveOptions(), seen.append)
+    found = [p.incumbent_s for p in seen if p.incumbent_s is not None]
+    assert found and found == sorted(found, reverse=True)
+    assert all(p.bound_s <= p.incumbent_s for p in seen if p.incumbent_s is not None and p.bound_s is not None)
+
+
+def test_what_does_not_fit_is_proved_with_verified_remedies() -> None:
+    one = "name: one\nnode_groups: [{name: few, chip: nvidia-a100-40gb-sxm, nodes: 1}]\n"
+    with pytest.raises(InfeasibleError) as caught:
+        solve(parse_cluster(one, "c.yaml"), parse_model(model(preset="llama-3.1-70b"), "m.yaml"), SolveOptions())
+    text = caught.value.render()
+    assert "missing" in text and "largest parts: " in text
+    more = int(text.split("more nvidia-a100-40gb-sxm (")[1].split(" node")[0])
+    # the remedy is true, and one node less is not enough
+    for nodes, fits in ((1 + more, True), (more, False)):
+        cluster = parse_cluster(one.replace("nodes: 1", f"nodes: {nodes}"), "c.yaml")
+        try:
+            solve(cluster, parse_model(model(preset="llama-3.1-70b"), "m.yaml"), SolveOptions(gap=0.5))
+            assert fits
+        except DplanError as error:
+            assert not fits and error.exit_code == 3
+
+
+def test_too_little_time_is_no_proof() -> None:
+    with pytest.raises(NoPlanFoundError, match="no proof that none exists"):
+        options = SolveOptions(time_limit_s=1e-6)
+        solve(parse_cluster(CLUSTER, "c.yaml"), parse_model(model(), "m.yaml"), options)
