@@ -23,6 +23,7 @@ def init(
       dplan init
       dplan init lab && dplan solve lab/cluster.yaml lab/model.yaml
     """
+    import os
     from pathlib import Path
 
     from planner.errors import InputError, Problem
@@ -33,7 +34,7 @@ def init(
         str(Path(directory) / "cluster.yaml"): CLUSTER_TEMPLATE,
         str(Path(directory) / "model.yaml"): MODEL_TEMPLATE,
     }
-    there = [name for name in files if Path(name).exists()]
+    there = [name for name in files if os.path.lexists(name)]
     if there and not force:
         fix = "choose another directory, or overwrite it with --force"
         raise InputError(
@@ -54,8 +55,8 @@ def _make_directory(directory: str) -> None:
 
     try:
         Path(directory).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        why = (error.strerror or str(error)).lower()
+    except (OSError, ValueError) as error:
+        why = str(getattr(error, "strerror", None) or error).lower()
         raise InputError.single(
             file=directory, what="cannot be made", why=why, fix="choose another directory"
         ) from error

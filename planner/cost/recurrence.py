@@ -8,10 +8,17 @@ order of the micro-batches. Sending does not occupy the stage.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 __all__ = ["ChainTimes", "Path", "StepRun", "critical_path", "run_chain", "step_time"]
+
+_MANY_MICRO_BATCHES = 4096
+"""From here on `step_time` looks for what repeats."""
+_SAME = 1e-13
+"""Ends that differ by less than this share of a micro-batch's way are equal: a few units in the last place."""
 
 
 @dataclass(frozen=True)
@@ -124,8 +131,98 @@ def run_chain(times: ChainTimes, in_flight: Sequence[int], micro_batches: int) -
 
 
 def step_time(times: ChainTimes, in_flight: Sequence[int], micro_batches: int) -> float:
-    """The step time alone, in the unit of `times`."""
-    return run_chain(times, in_flight, micro_batches).step
+    """The step time alone, in the unit of `times`; with many micro-batches in a time that does not grow with them."""
+    if micro_batches <= _MANY_MICRO_BATCHES:
+        return run_chain(times, in_flight, micro_batches).step
+    if min(in_flight) >= micro_batches:
+        return _all_in_flight(times, micro_batches)
+    return _LongRun(times, in_flight, micro_batches).step()
+
+
+def _all_in_flight(times: ChainTimes, micro_batches: int) -> float:
+    """GPipe: all forwards, then all backwards. Each pass is a line of servers with room between them:
+
+    end at stage s of micro-batch m = sum of the times on the way + (m - 1) * the longest of them
+    The last stage turns round last, so every backward waits for its gradient and not for its stage's forwards.
+    """
+    p, more = times.num_stages, micro_batches - 1
+    way = sum(times.forward) + sum(times.send_forward) + more * max([*times.forward, *times.send_forward])
+    longest, ends = 0.0, []
+    for s in reversed(range(p)):
+        back = [times.backward[s]] if s == p - 1 else [times.send_backward[s], times.backward[s]]
+        way, longest = way + sum(back), max(longest, *back)
+        ends.append(way + more * longest + times.update[s])
+    return max(ends)
+
+
+class _LongRun:
+    """The sweeps of `run_chain` without their records, and without those that repeat earlier ones.
+
+    Between the first sweep with every stage's backward and the last one with a forward all sweeps do the same, with
+    maxima and sums only: once all ends that later sweeps need lie where they lay `length` sweeps ago, but for one
+    shift, they do so for ever (max-plus algebra: A^length x = shift + x).
+    """
+
+    def __init__(self, times: ChainTimes, in_flight: Sequence[int], micro_batches: int) -> None:
+        self.times, self.k, self.m, self.p = times, in_flight, micro_batches, times.num_stages
+        self.free = [0.0] * self.p
+        self.link_f, self.link_b = [0.0] * (self.p - 1), [0.0] * (self.p - 1)
+        self.waiting: list[deque[float]] = [deque() for _ in range(self.p - 1)]
+        self.base = 0.0
+        """What was taken off all ends, so that they stay small and comparable."""
+
+    def step(self) -> float:
+        i, seen, at, power = 0, None, 0, 1
+        seen_base = 0.0
+        while i < self.m + max(self.k):
+            self._sweep(i)
+            i += 1
+            if i < max(self.k) or i >= self.m or power == 0:
+                continue
+            ends = self._ends()
+            if seen is not None and all(abs(x - y) <= _SAME * self.scale for x, y in zip(ends, seen, strict=True)):
+                rounds = (self.m - i) // (i - at)
+                self.base += rounds * (self.base - seen_base)
+                i, power = i + rounds * (i - at), 0
+            elif i - at >= power:
+                seen, at, power, seen_base = ends, i, 2 * power, self.base
+        return self.base + max(end + update for end, update in zip(self.free, self.times.update, strict=True))
+
+    @cached_property
+    def scale(self) -> float:
+        """The time of one micro-batch through all stages."""
+        t = self.times
+        return sum(t.forward) + sum(t.backward) + sum(t.send_forward) + sum(t.send_backward)
+
+    def _sweep(self, i: int) -> None:
+        """One sweep, as in `run_chain`."""
+        f, b, cf, cb, last = *self._seconds, self.p - 1
+        for s in range(last, -1, -1):
+            if 0 <= i - self.k[s] < self.m:
+                ready = self.waiting[s].popleft() if s < last else self.free[s]
+                self.free[s] = max(self.free[s], ready) + b[s]
+                if s:
+                    self.link_b[s - 1] = max(self.link_b[s - 1], self.free[s]) + cb[s - 1]
+                    self.waiting[s - 1].append(self.link_b[s - 1])
+        ready = self.free[0]
+        for s in range(self.p if i < self.m else 0):
+            self.free[s] = max(self.free[s], ready) + f[s]
+            if s < last:
+                ready = self.link_f[s] = max(self.link_f[s], self.free[s]) + cf[s]
+
+    @property
+    def _seconds(self) -> tuple[Sequence[float], Sequence[float], Sequence[float], Sequence[float]]:
+        t = self.times
+        return t.forward, t.backward, t.send_forward, t.send_backward
+
+    def _ends(self) -> list[float]:
+        """All ends that later sweeps need, counted from that of the first stage, which moves into `base`."""
+        shift = self.free[0]
+        self.base += shift
+        for ends in (self.free, self.link_f, self.link_b, *self.waiting):
+            for n, end in enumerate(ends):
+                ends[n] = end - shift
+        return [*self.free, *self.link_f, *self.link_b, *(end for ends in self.waiting for end in ends)]
 
 
 def critical_path(times: ChainTimes, in_flight: Sequence[int], micro_batches: int, run: StepRun | None = None) -> Path:

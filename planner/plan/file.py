@@ -108,8 +108,8 @@ def write_atomic(path: str | Path, text: str) -> None:
     The text goes to a temporary file in the same directory, is forced to disk, and takes the name in one step. A link
     is followed. What is no file (a pipe, `/dev/null`) is written directly, since a rename would replace it.
     """
-    target = Path(os.path.realpath(path))
     try:
+        target = Path(os.path.realpath(path))
         mode = target.stat().st_mode if target.exists() else None
         if mode is not None and stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, "is a directory", str(path))
@@ -117,25 +117,31 @@ def write_atomic(path: str | Path, text: str) -> None:
             target.write_text(text, encoding="utf-8")
             return
         _replace(target, text.encode("utf-8"), mode)
-    except OSError as error:
-        if error.errno == errno.EPIPE:
+    except (OSError, ValueError) as error:
+        if isinstance(error, BrokenPipeError):
             raise
         raise _unwritable(path, error) from error
 
 
 def refuse_unwritable(path: str | Path) -> None:
     """Find out before the work whether `path` can be written after it. Raises InputError."""
-    target = Path(os.path.realpath(path))
+    try:
+        _try_place(Path(os.path.realpath(path)))
+    except (OSError, ValueError) as error:
+        raise _unwritable(path, error) from error
+
+
+def _try_place(target: Path) -> None:
     if target.is_dir():
-        raise _unwritable(path, IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR)))
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if target.exists() and not target.is_file():
         return
     if not target.parent.exists():
-        raise _unwritable(path, FileNotFoundError(errno.ENOENT, "there is no such directory"))
+        raise FileNotFoundError(errno.ENOENT, "there is no such directory")
     if not target.parent.is_dir():
-        raise _unwritable(path, NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR)))
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
     if not os.access(target.parent, os.W_OK | os.X_OK):
-        raise _unwritable(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
 
 def _replace(target: Path, data: bytes, mode: int | None) -> None:
@@ -174,7 +180,8 @@ def _sync_directory(directory: Path) -> None:
         os.close(descriptor)
 
 
-def _unwritable(path: str | Path, error: OSError) -> InputError:
+def _unwritable(path: str | Path, error: OSError | ValueError) -> InputError:
+    number, reason = (error.errno or 0, error.strerror) if isinstance(error, OSError) else (0, None)
     fixes = {
         errno.EISDIR: "name a file in it, such as plan.json",
         errno.ENOENT: "create the directory first, or choose another place",
@@ -186,8 +193,8 @@ def _unwritable(path: str | Path, error: OSError) -> InputError:
     return InputError.single(
         file=str(path),
         what="cannot be written",
-        why=(error.strerror or str(error)).lower(),
-        fix=fixes.get(error.errno or 0, "choose another place"),
+        why=(reason or str(error)).lower(),
+        fix=fixes.get(number, "choose another place"),
     )
 
 
@@ -206,11 +213,12 @@ def _read(path: str) -> bytes:
         else:
             with Path(path).open("rb") as file:
                 data = file.read(MAX_PLAN_BYTES + 1)
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
         raise InputError.single(
             file=path,
             what="cannot be read",
-            why=(error.strerror or str(error)).lower(),
+            why=(reason or str(error)).lower(),
             fix="name a plan that `dplan solve` wrote",
         ) from error
     if len(data) > MAX_PLAN_BYTES:

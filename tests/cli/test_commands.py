@@ -261,6 +261,12 @@ def test_init_says_when_the_place_is_no_directory(capsys: pytest.CaptureFixture[
     assert "cannot be made" in ran.err
 
 
+def test_names_that_no_file_can_have_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["init", "x" * 300], ["init", "a\0b"], ["show", "x" * 300], ["show", "a\0b"]):
+        ran = dplan(capsys, *arguments)
+        assert ran.code == 2 and "cannot be" in ran.err
+
+
 def test_errors_know_their_exit_codes() -> None:
     from planner import CheckError, InfeasibleError, InterruptedSolve, NoPlanFoundError
 

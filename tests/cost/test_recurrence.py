@@ -120,3 +120,18 @@ def test_the_critical_path_has_the_length_of_the_step_and_bounds_every_other_cha
         [r.uniform(0, 3) for _ in times.send_backward],
     )
     assert path.length(other) <= step_time(other, counts, m) * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_with_many_micro_batches_the_repeating_part_is_counted_and_not_run(seed: int) -> None:
+    r = random.Random(seed)
+    times, _, _ = random_chain(r)
+    m = r.choice([4097, 5000])
+    counts = in_flight_counts(r.choice(SCHEDULES), times.num_stages, m)
+    assert step_time(times, counts, m) == pytest.approx(run_chain(times, counts, m).step, rel=1e-11)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_hundred_million_micro_batches_take_no_time_and_no_memory(schedule: str) -> None:
+    m = 100_000_000
+    assert step_time(equal_stages(6), in_flight_counts(schedule, 6, m), m) == pytest.approx(3 * (m + 5), rel=1e-12)

@@ -174,6 +174,9 @@ def test_places_that_cannot_be_written_are_refused_with_the_reason(tmp_path: Pat
     for name, reason in (("", "is a directory"), ("no/plan.json", "no such"), ("file/plan.json", "not a directory")):
         with pytest.raises(InputError, match=reason):
             write(tmp_path / name)
+    for name, reason in (("x" * 300, "name too long"), ("a\0b", "null byte")):
+        with pytest.raises(InputError, match=reason):
+            write(tmp_path / name)
 
 
 def test_a_dash_is_standard_output_and_standard_input(
