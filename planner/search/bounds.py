@@ -36,6 +36,8 @@ __all__ = ["Refuter"]
 _ROUNDS = 4
 _FOREVER = 1e30
 """A step time that no plan needs: what is refuted at it cannot be placed at all."""
+_INSTANT = 1e-12
+"""Seconds: no step is shorter; layers without work have a rate bound of zero."""
 
 
 class Refuter:
@@ -108,7 +110,7 @@ class Refuter:
         """A lower bound of a node's step time: the largest refuted T to 0.4 %; inf when no T is possible (memory)."""
         if self.refuted([node], _FOREVER)[0][0]:
             return float("inf")
-        low = self.rate_bound(self.root)
+        low = max(self.rate_bound(self.root), _INSTANT)
         high, factor = low * 1.02, 1.05
         while self.refuted([node], high)[0][0]:
             low, high, factor = high, high * factor, factor**2
@@ -133,6 +135,8 @@ class Refuter:
         T >= m w / rate,   T >= w min_g r_g + ((m - k) + (k - 1) / 2) w / rate  with k = the in-flight count at distance
         K.
         """
+        if not _memory_suffices(root):
+            return float("inf")
         rate, most, fastest = 0.0, 0, float("inf")
         for g in range(len(root.groups)):
             best, stages = 0.0, 0
@@ -363,6 +367,27 @@ class Refuter:
         used = np.clip(self.total - before, 0.0, held)
         result: Floats = (used * np.where(used > 0, seconds, 0.0)).sum(axis=1)
         return result
+
+
+def _memory_suffices(root: Root) -> bool:
+    """Whether all chips together hold the weights, gradients and optimizer states, at their smallest, of one replica.
+
+    A stage of t chips needs t x static bytes; the chips of a group are max_stages stages' worth.
+    """
+    import numpy as np
+
+    needed: Floats | None = None
+    held = 0.0
+    for g in range(len(root.groups)):
+        largest = 0.0
+        for t in root.degrees(g):
+            options = root.options(g, t)
+            assert options is not None
+            static = t * options.table.static_bytes
+            needed = static if needed is None else np.minimum(needed, static)
+            largest = max(largest, root.max_stages(g, t) * t * options.table.usable_bytes)
+        held += largest
+    return needed is None or float(root.intervals.prefix[-1] @ needed) <= held * (1 + 1e-9)
 
 
 def _rounded_down(in_flight: int) -> int:

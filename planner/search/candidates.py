@@ -174,7 +174,7 @@ class Root:
     def start(self) -> Node | None:
         """The top of the tree: every group open; None when nothing can be placed."""
         degrees = [self.degrees(g) for g in range(len(self.groups))]
-        if not any(degrees) or any(not degrees[g] for g in self.limits.use):
+        if not any(degrees) or any(not degrees[g] for g in self.limits.use | set(self.limits.stages)):
             return None
         tensor = tuple(OPEN if d else IDLE for d in degrees)
         high = tuple(max((self.max_stages(g, t) for t in d), default=0) for g, d in enumerate(degrees))

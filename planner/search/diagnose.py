@@ -7,7 +7,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from planner.errors import DplanError, InfeasibleError
 from planner.search.driver import Outcome, search
@@ -20,10 +20,22 @@ if TYPE_CHECKING:
 
 __all__ = ["explain_infeasible"]
 
-_BUDGET_S, _LEAST_BUDGET_S = 30.0, 8.0
+_BUDGET_S, _LEAST_BUDGET_S = 30.0, 4.0
 _ONE_SEARCH_S = 6.0
 _MOST_MORE_NODES = 64
 _STEPS = 6
+
+
+_NONE: Literal["none"] = "none"
+_CUT_SHORT: Literal["cut short"] = "cut short"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A plan and the cost model that it was found with."""
+
+    cost: CostModel
+    outcome: Outcome
 
 
 @dataclass(frozen=True)
@@ -49,56 +61,62 @@ def explain_infeasible(
     watch = _Watch(time.monotonic() + min(_BUDGET_S, max(_LEAST_BUDGET_S, options.time_limit_s)), should_stop)
     cost = CostModel(cluster, model, build_graph(model))
     details = _nearest(cluster, model, cost, options, watch)
-    remedies = [text for text, fits in _remedies(cluster, model, options, watch) if fits]
+    tried = list(_remedies(cluster, model, options, watch))
+    helps = [text for text, fits in tried if fits]
+    fails = [text for text, fits in tried if fits is False]
+    if helps:
+        details.append(f"it fits with: {', or '.join(helps)} (each verified by solving)")
+    if fails and not helps:
+        details.append(f"tried, and it still does not fit with: {', or '.join(fails)}")
     if watch.left <= 0:
-        details.append("the search for remedies was cut short")
-    if remedies:
-        details.append(f"it fits with: {', or '.join(remedies)} (each verified by solving)")
-    else:
-        details.append("none of the changes tried makes it fit: recompute, micro-batch size 1, ZeRO levels, more nodes")
+        details.append("the time for finding remedies was over before all were tried")
     return InfeasibleError(f"no plan fits: {model.name} on {cluster.name}", *details)
 
 
 def _find(
     cluster: Cluster, model: ModelSpec, options: SolveOptions, memory_scale: float, watch: _Watch
-) -> tuple[CostModel, Outcome] | None:
-    """A plan, any plan; None when there is none or the time is over."""
+) -> Found | Literal["none", "cut short"]:
+    """A plan, any plan; `none` when it is proved that there is none, `cut short` when the time was over."""
     from planner.cost.model import CostModel
     from planner.graph import build_graph
     from planner.search.solve import search_settings
 
     left = min(_ONE_SEARCH_S, watch.left)
     if left <= 0:
-        return None
+        return _CUT_SHORT
     try:
         cost = CostModel(cluster, model, build_graph(model))
         settings = replace(
             search_settings(cluster, model, cost, options), time_limit_s=left, first_plan_only=True, jobs=1
         )
     except DplanError:
-        return None
+        return _NONE
     problem = cost if memory_scale == 1 else RelaxedProblem(cost, memory_scale)
     outcome = search(problem, settings, should_stop=watch.should_stop)
-    return None if outcome.leaf is None else (cost, outcome)
+    if outcome.leaf is None:
+        return _NONE if outcome.why_stopped == "exhausted" else _CUT_SHORT
+    return Found(cost, outcome)
 
 
 def _nearest(cluster: Cluster, model: ModelSpec, cost: CostModel, options: SolveOptions, watch: _Watch) -> list[str]:
     """Scale every chip's memory until a plan fits; name the stage that misses most in it."""
     low, high = 1.0, 2.0
     found = _find(cluster, model, options, high, watch)
-    while found is None and high < 4096 and watch.left > 0:
+    while found == _NONE and high < 4096:
         low, high = high, high * 4
         found = _find(cluster, model, options, high, watch)
-    if found is None:
-        return ["even with unlimited memory no plan was found; the constraints contradict each other"]
+    if found == _NONE:
+        return ["no plan was found with 4,096 times the memory either: the constraints contradict each other"]
+    if not isinstance(found, Found):
+        return ["how much is missing was not found in time"]
     for _ in range(_STEPS):
         middle = (low * high) ** 0.5
         closer = _find(cluster, model, options, middle, watch)
-        if closer is None:
-            low = middle
-        else:
+        if isinstance(closer, Found):
             found, high = closer, middle
-    return [_worst_stage(cluster, cost, found[1])]
+        else:
+            low = middle
+    return [_worst_stage(cluster, cost, found.outcome)]
 
 
 def _worst_stage(cluster: Cluster, cost: CostModel, outcome: Outcome) -> str:
@@ -148,10 +166,13 @@ def cost_usable(cost: CostModel, group: int, tensor: int, setting: object) -> fl
     return table.usable_bytes
 
 
-def _remedies(cluster: Cluster, model: ModelSpec, options: SolveOptions, watch: _Watch) -> Iterator[tuple[str, bool]]:
-    """Each change in words, and whether a plan was found with it."""
+def _remedies(
+    cluster: Cluster, model: ModelSpec, options: SolveOptions, watch: _Watch
+) -> Iterator[tuple[str, bool | None]]:
+    """Each change in words, and whether a plan was found with it; None where that stayed open."""
     for text, changed in _model_changes(model):
-        yield text, _find(cluster, changed, options, 1.0, watch) is not None
+        found = _find(cluster, changed, options, 1.0, watch)
+        yield text, True if isinstance(found, Found) else (False if found == _NONE else None)
     for g, group in enumerate(cluster.node_groups):
         more = _nodes_needed(cluster, model, options, g, watch)
         if more is not None:
@@ -165,6 +186,11 @@ def _model_changes(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
     def changed(**update: object) -> ModelSpec:
         return model.model_copy(update={"training": training.model_copy(update=update)})
 
+    pinned = model.constraints
+    for name, field in type(pinned).model_fields.items():
+        if getattr(pinned, name) != field.get_default(call_default_factory=True):
+            free = pinned.model_copy(update={name: field.get_default(call_default_factory=True)})
+            yield f"constraints.{name} left out", model.model_copy(update={"constraints": free})
     if "full" not in training.recompute:
         yield "recompute: full allowed", changed(recompute=(*training.recompute, "full"))
     if 1 not in training.micro_batch_sizes and model.constraints.micro_batch_size is None:
@@ -175,6 +201,10 @@ def _model_changes(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
         yield "loss: fused", changed(loss="fused")
     for level in range(training.zero + 1, 4):
         yield f"zero: {training.zero} -> {level}", changed(zero=level)
+    if training.gradients == "fp32" and training.precision != "fp32":
+        yield "gradients: compute (changes the training)", changed(gradients="compute")
+    if training.optimizer == "adamw":
+        yield "optimizer: adafactor (changes the training)", changed(optimizer="adafactor")
 
 
 def _nodes_needed(cluster: Cluster, model: ModelSpec, options: SolveOptions, group: int, watch: _Watch) -> int | None:
@@ -184,7 +214,7 @@ def _nodes_needed(cluster: Cluster, model: ModelSpec, options: SolveOptions, gro
         groups = list(cluster.node_groups)
         groups[group] = groups[group].model_copy(update={"nodes": groups[group].nodes + more})
         larger = cluster.model_copy(update={"node_groups": tuple(groups)})
-        return _find(larger, model, options, 1.0, watch) is not None
+        return isinstance(_find(larger, model, options, 1.0, watch), Found)
 
     if cluster.node_groups[group].nic is None:
         return None  # nothing says how a second node would be reached

@@ -14,8 +14,9 @@ from planner.search.improve import improve
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf, Split
 from planner.search.prove import Proof
+from planner.search.splitting import Splitter
 from planner.search.survey import Best, Survey, leaf_weight
-from planner.search.tree import Order, Target
+from planner.search.tree import Order, Target, single_stage_orders
 from planner.search.workers import Workers
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _FIRST_ROOTS = 8
 _ROOMY = 0.6
 """Spare memory, as a share of what the layers need at least, from which a root hardly fails for memory."""
 _FIRST_TRIES = 2
+_MANY_GROUPS = 12
 _PROMISING_ROOTS = 4
 _WIDENING = (4.0, 30.0, 1e6)
 """Targets of the first surveys, as multiples of a root's bound, until there is a plan: the later ones only where memory
@@ -166,6 +168,7 @@ class _Search:
     def run(self) -> Outcome:
         try:
             few = self.spread_roots()
+            self.try_single_stages(few)
             self.bound_roots(few)
             self.find_first_plan()
             self.bound_roots(i for i in range(len(self.roots)) if i not in few)
@@ -242,6 +245,20 @@ class _Search:
                 if not self.has_plan:
                     self.look_for_plan(i, self.root_bounds[i] * factor or _UNLIMITED, any_plan=True)
         self.report()
+
+    def try_single_stages(self, roots: list[int]) -> None:
+        """With very many groups even bounds take long: the first single stage that fits is a plan to begin with."""
+        if len(self.roots[0].groups if self.roots else ()) <= _MANY_GROUPS:
+            return
+        for i in roots:
+            for order in single_stage_orders(self.roots[i]):
+                if self.has_plan or self.out_of_time():
+                    return
+                leaf = Leaf(self.roots[i], order)
+                split = Splitter(leaf).complete((self.roots[i].intervals.num_layers,))
+                if split is not None:
+                    step = leaf.step_time(split)
+                    self.take(Best(leaf_weight(leaf, self.target()) * step, step, i, order, split))
 
     def find_better_plan(self) -> None:
         """Short surveys of the promising roots close to their bounds, then local search around the best plan."""

@@ -23,6 +23,15 @@ class Run:
         self.kind, self.first, self.count = kind, first, count
 
 
+def _digits(base: int, num_kinds: int) -> NDArray[np.int64] | None:
+    """Powers of `base`, one a kind; None when the number would not fit 62 bits."""
+    import numpy as np
+
+    if num_kinds * base.bit_length() > 62:
+        return None
+    return np.array([base**k for k in range(num_kinds)], dtype=np.int64)
+
+
 class Intervals:
     """All contiguous, non-empty pieces [a, b) of a chain, grouped by how many layers of each kind they hold.
 
@@ -43,8 +52,13 @@ class Intervals:
             prefix[i + 1, kind] += 1
         self.prefix = prefix
         first, last = np.triu_indices(self.num_layers + 1, k=1)
-        counts, inverse = np.unique(prefix[last] - prefix[first], axis=0, return_inverse=True)
-        self.counts: NDArray[np.int64] = counts
+        # equal counts have equal marks; unequal ones differ with certainty: a digit a kind, in base L + 1
+        held = prefix[last] - prefix[first]
+        digits, marks = _digits(self.num_layers + 1, num_kinds), held
+        if digits is not None:
+            marks = (held * digits).sum(axis=1)
+        _, sample, inverse = np.unique(marks, axis=0, return_index=True, return_inverse=True)
+        self.counts: NDArray[np.int64] = held[sample]
         self.index: NDArray[np.int64] = np.full((self.num_layers + 1, self.num_layers + 1), -1, dtype=np.int64)
         self.index[first, last] = inverse.reshape(-1)
 

@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from planner.cost.placement import crosses_node
-from planner.cost.recurrence import ChainTimes, run_chain
+from planner.cost.recurrence import ChainTimes, step_time
 
 if TYPE_CHECKING:
     from planner.cost.tables import LayerTable, Setting, TransferTable
@@ -111,7 +111,7 @@ class Leaf:
 
     def step_time(self, split: Split) -> float:
         """Exact step time of a split."""
-        return run_chain(self.chain_times(split), self.in_flight, self.micro_batches).step
+        return step_time(self.chain_times(split), self.in_flight, self.micro_batches)
 
     def peak_bytes(self, stage: int, policies: tuple[tuple[int, ...], ...]) -> float:
         """Memory of a stage at its peak."""

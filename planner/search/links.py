@@ -9,6 +9,9 @@ from planner.search.candidates import OPEN, Root
 __all__ = ["LinkCost", "LinkFloor", "waits"]
 
 
+_MOST_GROUPS = 16
+
+
 class LinkCost(NamedTuple):
     """round_trip: seconds of one micro-batch's activations and gradients over all boundaries between groups.
 
@@ -72,8 +75,8 @@ class LinkFloor:
 
     def _least(self, tensor: tuple[int, ...]) -> LinkCost:
         needed = [g for g, t in enumerate(tensor) if t > 0]
-        if len(needed) < 2:
-            return LinkCost(0.0, 0.0)
+        if len(needed) < 2 or len(tensor) > _MOST_GROUPS:
+            return LinkCost(0.0, 0.0)  # zero is a lower bound too; pairs of hundreds of groups are too many
         possible = [g for g, t in enumerate(tensor) if t > 0 or t == OPEN]
         pairs = [(g, h) for i, g in enumerate(possible) for h in possible[i + 1 :]]
         costs = {(g, h): self.between(g, tensor[g], h, tensor[h]) for g, h in pairs}

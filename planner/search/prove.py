@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from planner.cost.recurrence import Path, critical_path, run_chain
+from planner.cost.recurrence import Path, critical_path
 from planner.cost.rows import link_rows, window_rows
 from planner.search.highs import solve_program
 from planner.search.leaf import Leaf, Split
@@ -15,8 +15,9 @@ from planner.search.program import build_program
 from planner.search.splitting import Splitter
 from planner.search.windows import Windows
 
-__all__ = ["Proof", "is_valid", "prove_leaf", "starting_rows"]
+__all__ = ["Proof", "critical_cut", "is_valid", "prove_leaf", "starting_rows"]
 
+_MOST_ACTIONS = 500_000
 _TOLERANCE = 1e-7
 """Relative: HiGHS' feasibility tolerance on times scaled to about a thousand layer times."""
 
@@ -83,15 +84,21 @@ def prove_leaf(
         if answer.values is None:
             return Proof(bound, best_split, best, False, programs)
         split = program.split_of(answer.values)
-        times = leaf.chain_times(split)
-        run = run_chain(times, leaf.in_flight, leaf.micro_batches)
-        if run.step < best and is_valid(leaf, split):
-            best, best_split = run.step, split
-        cut = critical_path(times, leaf.in_flight, leaf.micro_batches, run)
-        if answer.stop != "optimal" or cut in rows:
-            # a known row again: the program already accounts for it, to its tolerance
+        step = leaf.step_time(split)
+        if step < best and is_valid(leaf, split):
+            best, best_split = step, split
+        cut = critical_cut(leaf, split)
+        if answer.stop != "optimal" or cut is None or cut in rows:
+            # a known row again: the program already accounts for it, to its tolerance; or no row to be had
             return Proof(bound, best_split, best, bound >= best * (1 - gap) * (1 - 10 * _TOLERANCE), programs)
         rows.append(cut)
+
+
+def critical_cut(leaf: Leaf, split: Split) -> Path | None:
+    """The critical path of a split's step as a row; None for so many actions that recording them all would not pay."""
+    if leaf.num_stages * leaf.micro_batches > _MOST_ACTIONS:
+        return None
+    return critical_path(leaf.chain_times(split), leaf.in_flight, leaf.micro_batches)
 
 
 def is_valid(leaf: Leaf, split: Split) -> bool:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from planner.cost.recurrence import critical_path, run_chain
 from planner.search.highs import solve_program
 from planner.search.leaf import Leaf, Split
 from planner.search.program import StageProgram, build_program
-from planner.search.prove import is_valid, starting_rows
+from planner.search.prove import critical_cut, is_valid, starting_rows
 from planner.search.splitting import Splitter
 from planner.search.windows import Windows
 
@@ -41,12 +40,10 @@ def settle(
         if answer.stop != "optimal" or answer.values is None:
             return split
         other = program.split_of(answer.values)
-        times = leaf.chain_times(other)
-        run = run_chain(times, leaf.in_flight, leaf.micro_batches)
-        if run.step <= limit and is_valid(leaf, other):
+        if leaf.step_time(other) <= limit and is_valid(leaf, other):
             return other
-        cut = critical_path(times, leaf.in_flight, leaf.micro_batches, run)
-        if cut in rows:
+        cut = critical_cut(leaf, other)
+        if cut is None or cut in rows:
             return split
         rows.append(cut)
     return split

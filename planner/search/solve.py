@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "SolveOptions", "SolveResult", "limits_of", "search_settings", "solve"]
 
 
+_MOST_LAYERS = 1200
+
+
 @dataclass(frozen=True)
 class SolveOptions:
     """How to search. Defaults are the command line's.
@@ -85,6 +88,7 @@ def solve(
     options = options or SolveOptions()
     graph = build_graph(model)
     cost = CostModel(cluster, model, graph)
+    _refuse_long_chains(cost)
     settings = search_settings(cluster, model, cost, options)
     problem = RelaxedProblem(cost, math.inf) if options.ignore_memory else cost
     begin = time.monotonic()
@@ -93,6 +97,19 @@ def solve(
         if outcome.leaf is None:
             _raise_without_plan(cluster, model, options, outcome, interrupted)
         return _result(cluster, model, graph, cost, options, settings, outcome, interrupted, begin)
+
+
+def _refuse_long_chains(cost: CostModel) -> None:
+    """The search looks at every contiguous piece of the chain."""
+    if cost.chain.num_layers > _MOST_LAYERS:
+        from planner.errors import InputError
+
+        raise InputError.single(
+            path="model.graph.nodes",
+            what=f"{cost.chain.num_layers:,} layers",
+            why=f"the search looks at every contiguous piece of the chain; at most {_MOST_LAYERS:,} layers are read",
+            fix="merge neighbouring nodes into coarser layers",
+        )
 
 
 def search_settings(cluster: Cluster, model: ModelSpec, cost: CostModel, options: SolveOptions) -> SearchSettings:

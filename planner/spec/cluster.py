@@ -63,7 +63,10 @@ class LinkPath(SpecModel):
     """How a chip of one node group reaches a chip of another (or of another node of its own group)."""
 
     bandwidth_bytes_per_s: Bandwidth
-    """Per pair of communicating chips, one direction. The nodes' NICs together bound all pairs."""
+    """Per pair of communicating chips, one direction. The nodes' NICs and `total_bytes_per_s` bound all pairs."""
+
+    total_bytes_per_s: Bandwidth | None = None
+    """What the line carries in each direction for all pairs together; None where only pairs and NICs bound it."""
 
     latency_s: Latency
     """Time until the first byte arrives."""
@@ -119,19 +122,25 @@ class Cluster(SpecModel):
         """From a chip of group `a` to one of group `b`, by index; `a == b`: between two nodes of the group.
 
         What the file's link between the groups says counts first, then the link between their sites, then the default:
-        the slower of the two NICs, the larger of their latencies, `rdma` inside a vendor and `host` between vendors.
+        the slower of the two NICs (where none is known, all that the line carries), the larger of their latencies,
+        `rdma` inside a vendor and `host` between vendors.
         """
         figures = self._figures(a, b)
         nics = [group.nic for group in (self.node_groups[a], self.node_groups[b])]
         slower = min((nic.bandwidth_bytes_per_s for nic in nics if nic is not None), default=None)
         later = max((nic.latency_s for nic in nics if nic is not None), default=None)
-        bandwidth = _first([f.bandwidth_bytes_per_s for f in figures], slower)
+        total = _first([f.total_bytes_per_s for f in figures], None)
+        bandwidth = _first([f.bandwidth_bytes_per_s for f in figures], total if slower is None else slower)
         latency = _first([f.latency_s for f in figures], later)
         assert bandwidth is not None and latency is not None, "reading a cluster refuses groups that nothing joins"
         transport = _first([f.transport for f in figures], self._default_transport(a, b))
         staging = None if transport == "rdma" else self._staging(a, b, figures)
         return LinkPath(
-            bandwidth_bytes_per_s=bandwidth, latency_s=latency, transport=transport, staging_bytes_per_s=staging
+            bandwidth_bytes_per_s=bandwidth,
+            total_bytes_per_s=total,
+            latency_s=latency,
+            transport=transport,
+            staging_bytes_per_s=staging,
         )
 
     def uses_default_staging(self, a: int, b: int) -> bool:

@@ -48,13 +48,19 @@ def check_sites(collector: Collector) -> None:
 def check_prices(collector: Collector, chips: ChipFinder) -> None:
     """Every price is for a chip that something describes, and all are in one currency."""
     currencies: dict[str, str] = {}
+    described = [name for name in chips.used if chips.exists(name)]
     for name in collector.keys(("prices",)):
         if collector.full:
             return
         node = node_at(collector.document, ("prices", name))
         if not chips.exists(name):
-            advice = did_you_mean(name, chips.used, "chips here", unknown_chip_advice(name, profile_names()))
-            collector.add(("prices", name), f"unknown chip {name[:60]!r}", "", advice, key=True)
+            chip = _chip_of_group(collector, name)
+            if chip is not None and chips.exists(chip):
+                what, advice = f"{name[:60]!r} is a node group, not a chip", f"write its chip, `{chip}`"
+                collector.add(("prices", name), what, "prices are per chip", advice, key=True)
+            else:
+                advice = did_you_mean(name, described, "chips here", unknown_chip_advice(name, profile_names()))
+                collector.add(("prices", name), f"unknown chip {name[:60]!r}", "", advice, key=True)
         try:
             currency = parse_price(node.value if isinstance(node, ScalarNode) else None)[1]
         except QuantityError:
@@ -71,14 +77,15 @@ def check_paths(collector: Collector, groups: list[tuple[int, NodeGroup]]) -> No
     links = {frozenset(link.between): link for _, link in collector.entries(Link, ("links",))}
     sites = collector.valid(Sites, ("sites",)) or Sites()
     site_links = {frozenset(link.between): link for link in sites.links}
+    numbers = {frozenset(link.between): number for number, link in collector.entries(Link, ("sites", "links"))}
     unreached: set[int] = {index for index, group in groups if group.nodes > 1}
     for (first, a), (index, b) in combinations(groups, 2):
         stated: list[LinkFigures | None] = [links.get(frozenset((a.name, b.name)))]
         if a.site != b.site:
             stated += [site_links.get(frozenset((a.site, b.site))), sites]
-        missing = _missing(stated)
+        missing = _missing(stated, "bandwidth" if a.site == b.site else "total")
         if missing and a.site != b.site:
-            _refuse_site_gap(collector, index, a, b, missing)
+            _refuse_site_gap(collector, index, numbers.get(frozenset((a.site, b.site))), (a, b), missing)
         elif missing:
             unreached |= {first, index}
     for index, group in groups:
@@ -130,7 +137,8 @@ def _check_pairs(collector: Collector, path: tuple[str, ...], known: list[str], 
         names = [str(end.value) if isinstance(end, ScalarNode) else "" for end in between.items]
         for end, name in enumerate(names):
             if name and name not in known:
-                advice = did_you_mean(name, known, f"{noun}s here")
+                others = [other for other in known if other not in names]
+                advice = did_you_mean(name, others or known, f"{noun}s here")
                 collector.add((*here, end), f"unknown {noun} {name[:60]!r}", "", advice)
         pair = frozenset(names)
         if len(pair) == 1:
@@ -144,17 +152,39 @@ def _check_pairs(collector: Collector, path: tuple[str, ...], known: list[str], 
         seen.setdefault(pair, index)
 
 
-def _missing(stated: list[LinkFigures | None]) -> list[str]:
+def _missing(stated: list[LinkFigures | None], rate: str) -> list[str]:
+    """The figures that nobody states. rate: `total` between sites; inside one `bandwidth`, or `total` for all pairs."""
     figures = [figure for figure in stated if figure is not None]
-    missing = [] if any(f.bandwidth_bytes_per_s is not None for f in figures) else ["bandwidth"]
+    rates = [figure.total_bytes_per_s for figure in figures]
+    rates += [figure.bandwidth_bytes_per_s for figure in figures if rate == "bandwidth"]
+    missing = [] if any(known is not None for known in rates) else [rate]
     return missing if any(f.latency_s is not None for f in figures) else [*missing, "latency"]
 
 
-def _refuse_site_gap(collector: Collector, index: int, a: NodeGroup, b: NodeGroup, missing: list[str]) -> None:
+def _refuse_site_gap(
+    collector: Collector, index: int, number: int | None, groups: tuple[NodeGroup, NodeGroup], missing: list[str]
+) -> None:
+    """Stands at the sites' link (`number`) where there is one, else at the second group's site."""
+    a, b = groups
     what = f"the {' and '.join(missing)} between sites {a.site!r} and {b.site!r} is not known"
-    link = f"{{between: [{a.site}, {b.site}], bandwidth: 10 Gbps, latency: 20 ms}}"
-    path = ("node_groups", index, "site")
-    collector.add(path, what, "a local network would be a guess", f"add `sites: {{links: [{link}]}}` with your figures")
+    why = "a local network would be a guess"
+    if "total" in missing:
+        why += "; `total` is what the line carries in each direction for all pairs of chips together (`bandwidth` is"
+        why += " for one pair of chips, and optional)"
+    figures = {"total": "total: 10 Gbps", "latency": "latency: 20 ms"}
+    if number is not None:
+        wanted = ", ".join(figures[name] for name in missing)
+        collector.add(("sites", "links", number), what, why, f"add `{wanted}` with your figures to the link")
+        return
+    link = f"{{between: [{a.site}, {b.site}], {', '.join(figures.values())}}}"
+    fix = f"add `sites: {{links: [{link}]}}` with your figures"
+    collector.add(("node_groups", index, "site"), what, why, fix)
+
+
+def _chip_of_group(collector: Collector, name: str) -> str | None:
+    """The chip that a node group of that name says it has."""
+    named = {group for group, text in collector.texts(("node_groups",), "name") if text == name}
+    return next((chip for group, chip in collector.texts(("node_groups",), "chip") if group in named), None)
 
 
 def _has(collector: Collector, index: int, key: str) -> bool:

@@ -32,7 +32,12 @@ class LinkFigures(SpecModel):
     """What may be said about a link; what is left out comes from the next more general place."""
 
     bandwidth_bytes_per_s: Bandwidth | None = Field(default=None, alias="bandwidth", examples=["100 Gbps"])
-    """Per pair of communicating chips, one direction, e.g. `100 Gbps`. Absent: the slower of the two NICs."""
+    """Per pair of communicating chips, one direction, e.g. `100 Gbps`; not what a shared line carries in all: that is
+    `total`. Absent: the slower of the two NICs."""
+
+    total_bytes_per_s: Bandwidth | None = Field(default=None, alias="total", examples=["10 Gbps"])
+    """What the line carries in each direction for all pairs of chips together, e.g. `10 Gbps`; the replicas that cross
+    at once share it. Needed between two sites. Absent between groups of one site: only `bandwidth` and NICs bound."""
 
     latency_s: Latency | None = Field(default=None, alias="latency", examples=["10 us"])
     """Time until the first byte arrives, e.g. `10 us`. Absent: the larger of the two NICs' latencies."""
@@ -52,9 +57,9 @@ class Link(LinkFigures):
 
 
 class Sites(LinkFigures):
-    """What joins the sites. Bandwidth and latency here hold for every pair of sites that `links` does not name.
+    """What joins the sites. Figures here hold for the line of every pair of sites, where `links` does not say otherwise.
 
-    Like all bandwidths they are per pair of communicating chips: divide what the line carries by the pairs on it.
+    `total` is what one line carries in each direction for all pairs of chips together; `bandwidth` bounds one pair.
     """
 
     links: Annotated[tuple[Link, ...], filled("link", 10_000, empty=True)] = ()

@@ -13,7 +13,7 @@ from planner.spec.printing import format_bytes, format_flops, format_rate
 from planner.spec.profile import Chip, Measured, ProfileFile
 from planner.spec.reading import Collector
 from planner.spec.shipped import shipped_dir, shipped_names
-from planner.spec.suggest import closest
+from planner.spec.suggest import closest, with_the_parts_of
 from planner.spec.tree import Path
 from planner.spec.yaml_reader import read_yaml
 
@@ -135,6 +135,10 @@ def check_figures(collector: Collector, chip: Chip, path: Path) -> None:
 
 def unknown_chip_advice(name: str, known: tuple[str, ...]) -> str:
     """What to do about a chip that no profile describes."""
+    meant = with_the_parts_of(name, known)
     close = closest(name, known)
-    hint = f"did you mean '{close}'? " if close else ""
+    if not meant and close is not None:
+        meant = [close]
+    first, more = ", ".join(f"'{chip}'" for chip in meant[:_FEW]), ", ..." if len(meant) > _FEW else ""
+    hint = f"did you mean {'one of ' if len(meant) > 1 else ''}{first}{more}? " if meant else ""
     return f"{hint}`dplan chips` lists the shipped ones; `chips:` or a file profiles/{name[:60]}.yaml adds your own"

@@ -116,3 +116,51 @@ def test_too_little_time_is_no_proof() -> None:
     with pytest.raises(NoPlanFoundError, match="no proof that none exists"):
         options = SolveOptions(time_limit_s=1e-6)
         solve(parse_cluster(CLUSTER, "c.yaml"), parse_model(model(), "m.yaml"), options)
+
+
+GRAPH = """
+model:
+  graph:
+    nodes:
+      - {name: a, parameters: 1000, forward_flops: 1 TFLOP, saved: 1 MiB, output: 1 MiB}
+      - {name: reshape, parameters: 0, forward_flops: 0, saved: 0, output: 1 MiB}
+      - {name: b, parameters: 1000, forward_flops: 1 TFLOP, saved: 1 MiB, output: 1 MiB}
+    edges: [{source: a, target: reshape}, {source: reshape, target: b}]
+training: {sequence_length: 1024, global_batch: 8}
+"""
+
+
+def test_a_layer_without_work_is_placed_too() -> None:
+    plan = solve(parse_cluster(CLUSTER, "c.yaml"), parse_model(GRAPH, "m.yaml"), SolveOptions()).plan
+    assert [name for stage in plan.pipelines[0].stages for name in stage.layers] == ["a", "reshape", "b"]
+    assert check_plan(plan) == ()
+
+
+def test_very_long_chains_are_refused_by_their_length() -> None:
+    nodes = ", ".join(
+        f"{{name: n{i}, parameters: 1, forward_flops: 1 GFLOP, saved: 0, output: 1 MiB}}" for i in range(1201)
+    )
+    edges = ", ".join(f"{{source: n{i}, target: n{i + 1}}}" for i in range(1200))
+    text = (
+        f"model: {{graph: {{nodes: [{nodes}], edges: [{edges}]}}}}\ntraining: {{sequence_length: 8, global_batch: 8}}\n"
+    )
+    with pytest.raises(InputError, match="1,201 layers"):
+        solve(parse_cluster(CLUSTER, "c.yaml"), parse_model(text, "m.yaml"), SolveOptions())
+
+
+def test_a_diagnosis_that_is_cut_short_claims_nothing_it_did_not_prove() -> None:
+    from planner.search.diagnose import explain_infeasible
+
+    one = parse_cluster("name: one\nnode_groups: [{name: few, chip: nvidia-a100-40gb-sxm, nodes: 1}]\n", "c.yaml")
+    text = explain_infeasible(
+        one, parse_model(model(preset="llama-3.1-70b"), "m.yaml"), SolveOptions(), lambda: True
+    ).render()
+    assert "how much is missing was not found in time" in text
+    assert "contradict" not in text and "still does not fit" not in text
+
+
+def test_a_constraint_that_stands_in_the_way_is_named_as_a_remedy() -> None:
+    one = "name: one\nnode_groups: [{name: few, chip: nvidia-a100-40gb-sxm, nodes: 1}]\n"
+    pinned = model("pipeline_parallel: 1, tensor_parallel: 1")
+    with pytest.raises(InfeasibleError, match=r"constraints\.pipeline_parallel left out"):
+        solve(parse_cluster(one, "c.yaml"), parse_model(pinned, "m.yaml"), SolveOptions())
