@@ -138,6 +138,11 @@ class Root:
             self._single = Root(self.problem, self.intervals, setting, self.schedule, self.limits)
         return self._single
 
+    def without(self, group: int) -> Root:
+        """The same root with a group idle."""
+        limits = replace(self.limits, idle=self.limits.idle | {group})
+        return Root(self.problem, self.intervals, self.setting, self.schedule, limits)
+
     def release(self) -> None:
         """Forget cached numbers, so that memory does not grow with the number of roots."""
         self._options.clear()

@@ -15,7 +15,7 @@ from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf, Split
 from planner.search.prove import Proof
 from planner.search.splitting import Splitter
-from planner.search.survey import Best, Survey, leaf_weight
+from planner.search.survey import SHORT, Best, Survey, leaf_weight, survey_root
 from planner.search.tree import Order, Target, single_stage_orders
 from planner.search.workers import Workers
 
@@ -268,7 +268,24 @@ class _Search:
             self.look_for_plan(i, self.root_bounds[i] * _CLOSER or _UNLIMITED, any_plan=False)
         if self.best is not None and not self.out_of_time():
             self.take(improve(self.roots, self.best, self.settings.price_per_chip_s, self.out_of_time))
+        self.leave_out_groups()
         self.report()
+
+    def leave_out_groups(self) -> None:
+        """A group that does not earn its place: look for a plan without it that is at least as good."""
+        for g in sorted({group for group, _, _ in self.best.order} if self.best else ()):
+            if self.best is None or len(self.best.order) < 2 or self.out_of_time():
+                return
+            if g in self.settings.limits.use or g in self.settings.limits.stages:
+                continue
+            root = self.roots[self.best.root_index]
+            target = Target(self.objective * (1 + 1e-9), self.settings.price_per_chip_s)
+            survey = survey_root(
+                root.without(g), self.best.root_index, target, 0.0, deadline=self.deadline, effort=SHORT
+            )
+            self.count(survey)
+            if survey.best is not None:
+                self.best = survey.best
 
     def spread_roots(self) -> list[int]:
         """A few roots, evenly spread over those with the smallest micro-batch, which fit best.

@@ -13,7 +13,7 @@ from planner.search.leaf import Leaf, Split
 from planner.search.splitting import Splitter
 from planner.search.tree import Order, Target, single_stage_orders, surviving_nodes, surviving_orders
 
-__all__ = ["THOROUGH", "Best", "Effort", "Survey", "leaf_weight", "survey_root"]
+__all__ = ["SHORT", "THOROUGH", "Best", "Effort", "Survey", "leaf_weight", "survey_root"]
 
 _UNLIMITED = 1e30
 _FINE, _COARSE = 2e-3, 2e-2
@@ -75,6 +75,7 @@ class Effort:
 
 
 THOROUGH = Effort()
+SHORT = Effort(most_leaves=12, most_nodes=24)
 
 
 def survey_root(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
 from multiprocessing import get_context
 from typing import TYPE_CHECKING, TypeVar
 
@@ -13,7 +14,7 @@ from planner.search.candidates import Root, make_roots
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
 from planner.search.prove import Proof, prove_leaf
-from planner.search.survey import Effort, Survey, leaf_weight, survey_root
+from planner.search.survey import SHORT, Survey, leaf_weight, survey_root
 from planner.search.tree import Order, Target
 
 if TYPE_CHECKING:
@@ -89,7 +90,7 @@ class Workers:
         any_plan: bool,
     ) -> Survey:
         """A short survey in this process, to find a plan; proves nothing."""
-        effort = Effort(any_plan, most_leaves=12, most_nodes=24)
+        effort = replace(SHORT, any_plan=any_plan)
         return survey_root(
             self.roots[index],
             index,
