@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TextIO
 
 import typer
 from typer.core import TyperGroup
@@ -31,18 +31,23 @@ class Verbs(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()
-            return result
-        except (typer.Exit, typer.Abort, _USAGE_ERROR):
-            raise
-        except BrokenPipeError:
-            _forget_stdout()
+            return self._explained(ctx)
+        except BrokenPipeError:  # whoever reads our output or our messages went away
+            _forget_readers()
             raise typer.Exit(_BROKEN_PIPE) from None
+
+    def _explained(self, ctx: Any) -> Any:
+        try:
+            try:
+                return super().invoke(ctx)
+            finally:
+                sys.stdout.flush()
+        except (typer.Exit, typer.Abort, _USAGE_ERROR, BrokenPipeError):
+            raise
         except OSError as error:
             if error.errno not in _NO_ROOM or error.filename is not None:
                 raise typer.Exit(_failed(error)) from None
-            _forget_stdout()
+            _forget(sys.stdout)
             why = (error.strerror or str(error)).lower()
             problem = InputError.single("cannot be written", why, "send it to another place", file="standard output")
             print(problem.render(), file=sys.stderr)
@@ -86,9 +91,14 @@ def _report(error: DplanError) -> int:
     return error.exit_code
 
 
-def _forget_stdout() -> None:
+def _forget(stream: TextIO) -> None:
     """Nobody reads on: let the interpreter's last flush go nowhere."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _forget_readers() -> None:
+    _forget(sys.stdout)
+    _forget(sys.stderr)
 
 
 app = typer.Typer(
@@ -148,5 +158,9 @@ def _open_what_is_closed() -> None:
 def main() -> NoReturn:
     """Run the command line and leave with its exit code."""
     _open_what_is_closed()
-    app(prog_name="dplan")
+    try:
+        app(prog_name="dplan")
+    except BrokenPipeError:  # a complaint of typer's own about the command line
+        _forget_readers()
+        sys.exit(_BROKEN_PIPE)
     raise AssertionError("typer leaves by itself")

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from planner.cli.options import DebugOption, JsonOption, PlanArgument
 
 __all__ = ["show"]
 
 
-def show(plan: PlanArgument = "plan.json", json: JsonOption = False, debug: DebugOption = False) -> None:
+def show(
+    plan: PlanArgument = "plan.json",
+    full: Annotated[
+        bool,
+        typer.Option("--full", help="Also the plan space, the assumptions, every transfer and every warning."),
+    ] = False,
+    json: JsonOption = False,
+    debug: DebugOption = False,
+) -> None:
     """Show a plan: stages, memory, time, proof.
 
     \b
     Examples:
       dplan show
-      dplan show plan.json
+      dplan show plan.json --full
       dplan show plan.json --json | jq .prediction
       dplan solve mi300x-h100 llama-3.1-8b -o - | dplan show -
     """
@@ -26,4 +38,4 @@ def show(plan: PlanArgument = "plan.json", json: JsonOption = False, debug: Debu
         return
     from planner.report.plan import plan_report
 
-    print_report(plan_report(loaded))
+    print_report(plan_report(loaded, full=full, name=plan))

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Objective", "solve"]
 
+_OUTPUT, _UNFIT_OUTPUT = "plan.json", "plan.ignore-memory.json"
+"""Where the plan goes unless told otherwise. One that may not run leaves one that does alone."""
+
 
 class Objective(StrEnum):
     """What the best plan is best at."""
@@ -31,11 +34,18 @@ def solve(
     cluster: ClusterArgument,
     model: ModelArgument,
     output: Annotated[
-        str, typer.Option("--output", "-o", metavar="FILE", help="Where the plan goes; - is stdout.")
-    ] = "plan.json",
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Where the plan goes; - is stdout.",
+            show_default=f"{_OUTPUT}, or {_UNFIT_OUTPUT} with --ignore-memory",
+        ),
+    ] = None,
     objective: Annotated[
         Objective,
-        typer.Option(help="Least step time, or least money per token (needs prices in the cluster file)."),
+        typer.Option(help="Least step time, or least money per token for the chips used (needs prices)."),
     ] = Objective.throughput,
     time_limit: Annotated[
         str, typer.Option(metavar="TIME", help="Stop after this time with the best plan so far; a time with its unit.")
@@ -78,6 +88,7 @@ def solve(
 
     options = _options(objective.value, time_limit, gap, jobs, ignore_memory, fixed_order)
     loaded_cluster, loaded_model = _load(cluster, model)
+    output = output or (_UNFIT_OUTPUT if ignore_memory else _OUTPUT)
     if output != "-":
         refuse_unwritable(output)
     warn((*loaded_cluster.notices, *loaded_model.notices))
@@ -112,6 +123,7 @@ def _parsed(option: str, text: str, parse: Callable[[object], float]) -> float:
 
 def _load(cluster: str, model: str) -> tuple[Cluster, ModelSpec]:
     """Both inputs; the problems of both are reported in one run."""
+    from planner.cli.swapped import swapped_inputs
     from planner.spec import load_cluster, load_model
 
     if cluster == model == "-":
@@ -132,7 +144,7 @@ def _load(cluster: str, model: str) -> tuple[Cluster, ModelSpec]:
     except InputError as error:
         problems += error.problems
     if loaded_cluster is None or loaded_model is None:
-        raise InputError(problems)
+        raise InputError(swapped_inputs(cluster, model) or problems)
     return loaded_cluster, loaded_model
 
 
@@ -157,7 +169,7 @@ def _deliver(result: SolveResult, output: str, options: SolveOptions, json: bool
     if json and output != "-":
         print_json(plan.model_dump(mode="json"))
     elif output != "-":
-        print_report(plan_report(plan))
+        print_report(plan_report(plan, name=output))
         print(f"\nwrote {output}")
     place = "standard output" if output == "-" else output
     if result.why_stopped == "interrupted":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 from planner.cost.compute import (
@@ -28,7 +29,7 @@ __all__ = ["assumptions"]
 def assumptions(cluster: Cluster, model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> tuple[str, ...]:
     """Only those that bear on this model and these settings. degrees: the tensor parallel degrees of the plan space."""
     on_memory = _on_memory(model, graph, degrees)
-    return (*_always(model), _on_reserve(cluster), *on_memory, *_on_communication(model, graph))
+    return (*_always(model), _on_reserve(cluster), *on_memory, *_on_lines(cluster), *_on_communication(model, graph))
 
 
 def _always(model: ModelSpec) -> Iterable[str]:
@@ -75,6 +76,15 @@ def _on_memory(model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> I
     yield "every stage keeps two receive buffers, one each way, of the largest tensor between stages"
     if model.training.zero >= 2:
         yield "ZeRO-2 and ZeRO-3 scatter gradients after every micro-batch, layer by layer"
+
+
+def _on_lines(cluster: Cluster) -> Iterable[str]:
+    pairs = combinations(range(len(cluster.node_groups)), 2)
+    if any(cluster.path(a, b).total_bytes_per_s is not None for a, b in pairs):
+        yield (
+            "the replicas that cross at once share a line's `total` evenly; each boundary between two node groups has"
+            " the line to itself, and each direction all of it; lines reach the share of `total` that networks reach"
+        )
 
 
 def _on_communication(model: ModelSpec, graph: LayerGraph) -> Iterable[str]:

@@ -95,6 +95,7 @@ class StageLink:
     """The way from one stage to the next: the link of one pair of chips, and the NICs of the chips at both ends.
 
     staging_bytes_per_s: (source, target) rate into and out of host memory, for transport `host`.
+    replica_bytes_per_s: a replica's share of what the line carries for all pairs of chips together.
     """
 
     bytes_per_s: float
@@ -102,6 +103,7 @@ class StageLink:
     source_chip_bytes_per_s: float
     target_chip_bytes_per_s: float
     staging_bytes_per_s: tuple[float, float] | None = None
+    replica_bytes_per_s: float = float("inf")
 
 
 def staged_rate(bytes_per_s: float, staging_bytes_per_s: float | None) -> float:
@@ -112,10 +114,11 @@ def staged_rate(bytes_per_s: float, staging_bytes_per_s: float | None) -> float:
 def transfer_s(num_bytes: float, source_tensor: int, target_tensor: int, context: int, link: StageLink) -> float:
     """A tensor of `num_bytes` crosses from one stage's replica to the next, every byte once.
 
-        bytes / (c * min(max(t_a, t_b) * link, t_a * nic_a, t_b * nic_b)) + latency                       (s)
+        bytes / min(c * min(max(t_a, t_b) * link, t_a * nic_a, t_b * nic_b), replica) + latency           (s)
         transport host:  + bytes / (c * t_a * staging_a) + bytes / (c * t_b * staging_b)                  (s)
 
     t_a, t_b: tensor parallel degrees; each sending chip sends a slice; c context parallel chips share the load c times.
+    replica: its share of the line, total / d: the d replicas of a stage cross at once and share it evenly.
     Host staging is store and forward: chip to host, host to host, host to chip, one after the other.
     """
     rate = min(
@@ -123,7 +126,7 @@ def transfer_s(num_bytes: float, source_tensor: int, target_tensor: int, context
         source_tensor * link.source_chip_bytes_per_s,
         target_tensor * link.target_chip_bytes_per_s,
     )
-    seconds = num_bytes / (context * rate) + link.latency_s
+    seconds = num_bytes / min(context * rate, link.replica_bytes_per_s) + link.latency_s
     if link.staging_bytes_per_s is not None:
         source_staging, target_staging = link.staging_bytes_per_s
         seconds += num_bytes / (context * source_tensor * source_staging)

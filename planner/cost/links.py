@@ -18,6 +18,7 @@ __all__ = [
     "expert_path",
     "gradient_rings",
     "group_links",
+    "line_bytes_per_s",
     "link_between",
     "link_inside",
     "network_efficiency",
@@ -86,9 +87,13 @@ def _across(cluster: Cluster, group: int) -> RingPath:
 
 
 def _way(cluster: Cluster, source: int, target: int, efficiency: float) -> RingPath:
-    """One chip's rate along a link, bounded by its own NIC; staged through host memory if the link says so."""
+    """One chip's rate along a link, bounded by its own NIC and the whole line.
+
+    Staged through host memory if the link says so.
+    """
     path, nic = cluster.path(source, target), cluster.node_groups[source].nic
-    nominal = path.bandwidth_bytes_per_s if nic is None else min(path.bandwidth_bytes_per_s, nic.bandwidth_bytes_per_s)
+    known = (path.bandwidth_bytes_per_s, path.total_bytes_per_s, None if nic is None else nic.bandwidth_bytes_per_s)
+    nominal = min(rate for rate in known if rate is not None)
     staging = path.staging_bytes_per_s if path.transport == "host" else None
     return RingPath(staged_rate(nominal * efficiency, staging), path.latency_s)
 
@@ -119,8 +124,18 @@ def expert_path(links: GroupLinks, slots_per_node: int, degrees: Degrees) -> Rin
     )
 
 
-def link_between(cluster: Cluster, source: int, target: int) -> StageLink:
-    """The way between stages on two nodes (of two groups, or of one)."""
+def line_bytes_per_s(cluster: Cluster, source: int, target: int) -> float:
+    """Achievable rate of the line between two groups, each way and for all pairs of chips together.
+
+    total * the lower network efficiency of the two chips; unlimited where the cluster file states no total.
+    """
+    total = cluster.path(source, target).total_bytes_per_s
+    efficiency = min(network_efficiency(cluster.chip_of(group)) for group in (source, target))
+    return float("inf") if total is None else total * efficiency
+
+
+def link_between(cluster: Cluster, source: int, target: int, data: int = 1) -> StageLink:
+    """The way between stages on two nodes (of two groups, or of one); `data` replicas share the line."""
     path = cluster.path(source, target)
     efficiency = [network_efficiency(cluster.chip_of(g)) for g in (source, target)]
     nics = [
@@ -131,7 +146,8 @@ def link_between(cluster: Cluster, source: int, target: int) -> StageLink:
     if path.transport == "host":
         assert path.staging_bytes_per_s is not None, (source, target)
         staging = (path.staging_bytes_per_s, path.staging_bytes_per_s)
-    return StageLink(path.bandwidth_bytes_per_s * min(efficiency), path.latency_s, nics[0], nics[1], staging)
+    replica = line_bytes_per_s(cluster, source, target) / data
+    return StageLink(path.bandwidth_bytes_per_s * min(efficiency), path.latency_s, nics[0], nics[1], staging, replica)
 
 
 def link_inside(links: GroupLinks) -> StageLink:

@@ -12,7 +12,7 @@ from planner.cost.compute import chip_rates
 from planner.cost.figures import require_figures, usable_groups, wholly_measured
 from planner.cost.kinds import kind_arrays
 from planner.cost.layer_time import chosen_times, collective_times, compute_times, measured_times
-from planner.cost.links import expert_path, gradient_rings, group_links, link_between, link_inside
+from planner.cost.links import expert_path, gradient_rings, group_links, line_bytes_per_s, link_between, link_inside
 from planner.cost.memory import boundary_buffers_bytes, saved_bytes, static_memory, transient_bytes
 from planner.cost.precision import recipe_of
 from planner.cost.sharding import Degrees
@@ -69,13 +69,15 @@ class CostModel:
         space = plan_space(cluster, model, graph, usable)
         self.groups: tuple[ChipGroup, ...] = space.groups
         self.settings: tuple[Setting, ...] = space.settings
-        self.excluded: tuple[Notice, ...] = (*left_out, *space.notices)
+        self._left_out: tuple[Notice, ...] = (*left_out, *space.notices)
+        self.excluded: tuple[Notice, ...] = (*self._left_out, *graph.notices)
         self._kinds = kind_arrays(graph, self.policies)
         self.chain: Chain = self._kinds.chain
         self._links: dict[int, GroupLinks] = {}
         self._times: dict[tuple[int, int, int, int, int, bool], tuple[LayerTimes, LayerTimes]] = {}
         self._numbers: dict[tuple[int, int, Setting], _Numbers | None] = {}
-        self._transfers: dict[tuple[int, int, int, int, bool, int, int], TransferTable] = {}
+        self._transfers: dict[tuple[int, int, int, int, bool, int, int, int], TransferTable] = {}
+        self._lines: dict[tuple[int, int], bool] = {}
 
     # --- what the search asks --------------------------------------------------------------------------------------
 
@@ -94,7 +96,8 @@ class CostModel:
     ) -> TransferTable:
         """Seconds to move one micro-batch across a boundary, by the kind of the last layer before it."""
         size, context = setting.micro_batch_size, setting.context_parallel
-        key = (source, source_tensor, target, target_tensor, same_node, size, context)
+        sharing = setting.data_parallel if self._share_a_line(source, target) else 1
+        key = (source, source_tensor, target, target_tensor, same_node, size, context, sharing)
         if key not in self._transfers:
             self._transfers[key] = self._transfer(source, source_tensor, target, target_tensor, same_node, setting)
         return self._transfers[key]
@@ -181,7 +184,9 @@ class CostModel:
     def notes(self) -> tuple[str, ...]:
         """Assumptions that a reader of the plan must know: the graph's and the cost model's."""
         degrees = sorted({tensor for group in self.groups for tensor in group.tensor_degrees})
-        return (*self._graph.notes, *assumptions(self._cluster, self._model, self._graph, degrees))
+        warned = {notice.message for notice in self._graph.notices}
+        notes = (note for note in self._graph.notes if note not in warned)
+        return (*notes, *assumptions(self._cluster, self._model, self._graph, degrees))
 
     @property
     def space(self) -> dict[str, object]:
@@ -197,7 +202,7 @@ class CostModel:
             "restrictions": [
                 "tensor_parallel x context_parallel chips of a replica's stage share a node",
                 "all replicas of a stage sit in one node group",
-                *(notice.message for notice in self.excluded),
+                *(notice.message for notice in self._left_out),
             ],
         }
 
@@ -207,6 +212,13 @@ class CostModel:
         if group not in self._links:
             self._links[group] = group_links(self._cluster, group)
         return self._links[group]
+
+    def _share_a_line(self, source: int, target: int) -> bool:
+        """Whether replicas that cross between two groups share a line of known rate."""
+        if (source, target) not in self._lines:
+            limited = source != target and line_bytes_per_s(self._cluster, source, target) < float("inf")
+            self._lines[source, target] = limited
+        return self._lines[source, target]
 
     def _rates(self, group: int) -> ChipRates:
         return chip_rates(self._cluster.chip_of(group), self._model.training.precision)
@@ -296,8 +308,9 @@ class CostModel:
         links = {g: self._links_of(g) for g in (source, target)}
         only_node = source == target and self.groups[source].nodes == 1  # bounds ask; there is no other way
         inside = only_node or (same_node and self.groups[source].chips_per_node > 1)
-        forward = link_inside(links[source]) if inside else link_between(self._cluster, source, target)
-        backward = forward if inside else link_between(self._cluster, target, source)
+        data = setting.data_parallel
+        forward = link_inside(links[source]) if inside else link_between(self._cluster, source, target, data)
+        backward = forward if inside else link_between(self._cluster, target, source, data)
         context, sequence_parallel = setting.context_parallel, self._model.training.sequence_parallel
         onward, back = [], []
         for elements in self._kinds.boundary_elements:

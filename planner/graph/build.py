@@ -7,6 +7,7 @@ from itertools import pairwise
 from math import gcd
 from typing import TYPE_CHECKING, Any
 
+from planner.errors import Notice
 from planner.graph.counts import active_parameters
 from planner.graph.ends import embedding_layer, head_layer, mtp_layer, norm_layer
 from planner.graph.fields import refuse
@@ -39,19 +40,22 @@ def build_graph(model: ModelSpec) -> LayerGraph:
 
     if model.source == "graph":
         return build_explicit(model)
-    config, path = model.architecture, "config"
+    config, path, file = model.architecture, "config", model.config_file or model.name
     if model.source == "preset":
-        config, path = preset_config(model.architecture.get("preset"), model.name), "preset"
+        config, path = preset_config(model.architecture.get("preset"), model.file or model.name), "preset"
+        file = model.name
     elif model.source == "dimensions":
-        path = "dimensions"
-    shape = read_architecture(config, model.name, path, strict=model.source == "dimensions")
+        path, file = "dimensions", model.file or model.name
+    shape = read_architecture(config, file, path, strict=model.source == "dimensions")
     _check_length(shape, model, path)
+    notices = _length_notices(shape, model)
     notes = (
         *shape.notes,
         *_precision_notes(config, model.training.precision),
-        *_shape_notes(shape, model.training.sequence_length),
+        *(notice.message for notice in notices),
+        *_shape_notes(shape),
     )
-    return _graph_of(shape, model, notes)
+    return replace(_graph_of(shape, model, notes), notices=notices)
 
 
 def _graph_of(shape: TransformerShape, model: ModelSpec, notes: tuple[str, ...]) -> LayerGraph:
@@ -62,7 +66,7 @@ def _graph_of(shape: TransformerShape, model: ModelSpec, notes: tuple[str, ...])
     limits = dict(divisors)
     return LayerGraph(
         name=model.name,
-        layers=group_kinds(freeze(layers, edges, model.frozen, model.name)),
+        layers=group_kinds(freeze(layers, edges, model.frozen, model.file or model.name)),
         edges=edges,
         sequence_length=model.training.sequence_length,
         vocabulary=shape.vocabulary,
@@ -187,17 +191,21 @@ def _check_length(shape: TransformerShape, model: ModelSpec, path: str) -> None:
     tokens, rows = model.training.sequence_length, shape.max_positions or shape.embedding.positions
     if shape.embedding.positions and tokens > rows:
         why = f"the model has learned positions for {rows} tokens ({path}) and none beyond"
-        refuse(model.name, "training.sequence_length", f"is {tokens}", why, f"use at most {rows}, or a longer table")
+        fix = f"use at most {rows}, or a longer table"
+        refuse(model.file or model.name, "training.sequence_length", f"is {tokens}", why, fix)
 
 
-def _shape_notes(shape: TransformerShape, tokens: int) -> tuple[str, ...]:
+def _length_notices(shape: TransformerShape, model: ModelSpec) -> tuple[Notice, ...]:
+    """Computed positions go on beyond what the model was made for; the model may not follow."""
+    tokens, promised = model.training.sequence_length, shape.max_positions
+    if promised is None or tokens <= promised or shape.embedding.positions:
+        return ()
+    message = f"sequence_length {tokens} is longer than the {promised} tokens of max_position_embeddings"
+    return (Notice("sequence-length", message),)
+
+
+def _shape_notes(shape: TransformerShape) -> tuple[str, ...]:
     notes = []
-    if shape.max_positions is not None and tokens > shape.max_positions and not shape.embedding.positions:
-        notes.append(
-            f"sequence_length {tokens} is longer than the {shape.max_positions} tokens of max_position_embeddings"
-        )
-    if any(isinstance(layer.feed_forward, ExpertShape) for layer in shape.layers):
-        notes.append("tokens are spread evenly over the experts")
     if shape.mtp:
         count = len(shape.mtp)
         notes.append(

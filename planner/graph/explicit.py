@@ -31,8 +31,9 @@ def build_explicit(model: ModelSpec) -> LayerGraph:
     """
     written = model.graph
     assert written is not None, "a model with source 'graph' has a graph"
-    _check_names(written, model.name)
-    names, notes = _in_order(written, model.name)
+    file = model.file or model.name
+    _check_names(written, file)
+    names, notes = _in_order(written, file)
     width = compute_width_bytes(model.training.precision)
     nodes = {node.name: node for node in written.nodes}
     edges = tuple(Edge(edge.source, edge.target, _edge_bytes(edge, nodes) / width) for edge in written.edges)
@@ -42,7 +43,7 @@ def build_explicit(model: ModelSpec) -> LayerGraph:
     layers = tuple(_layer(nodes[name], arriving[name], width) for name in names)
     return LayerGraph(
         name=model.name,
-        layers=group_kinds(freeze(layers, edges, model.frozen, model.name)),
+        layers=group_kinds(freeze(layers, edges, model.frozen, file)),
         edges=edges,
         sequence_length=model.training.sequence_length,
         vocabulary=0,

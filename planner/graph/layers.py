@@ -7,7 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from planner.errors import Notice
 
 __all__ = [
     "Collective",
@@ -194,6 +197,8 @@ class LayerGraph:
     tensor_divisors: tuple[tuple[str, int], ...] = ()
     notes: tuple[str, ...] = ()
     """Assumptions a reader of the plan must know, one sentence each (e.g. 'the vision tower is not planned')."""
+    notices: tuple[Notice, ...] = ()
+    """Notes that deserve a warning; each one's sentence is among `notes` too."""
 
     @property
     def parameters(self) -> int:

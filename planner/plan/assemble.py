@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -11,6 +10,7 @@ from planner.cost.placement import crosses_node, ranks_of_replica
 from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_pipeline, predict
 from planner.plan.file import sha256_of
 from planner.plan.idle import idle_sentences
+from planner.plan.prices import chips_of_groups, price_per_hour, price_warnings, training_estimate
 from planner.plan.schema import (
     Certificate,
     IdleChips,
@@ -25,7 +25,6 @@ from planner.plan.schema import (
     Stage,
     StageMemory,
     StageTime,
-    TrainingEstimate,
     Transfer,
 )
 
@@ -44,7 +43,6 @@ __all__ = [
     "assemble_plan",
     "recompute_by_name",
     "tied_layers",
-    "training_estimate",
 ]
 
 
@@ -118,6 +116,7 @@ def assemble_plan(
         warnings=(
             *(PlanNotice(code=n.code, message=n.message) for n in dict.fromkeys(notices)),
             *_warnings(pipeline, prediction),
+            *price_warnings(cluster, shape),
             *_idle_warnings(cluster, pipeline),
         ),
     )
@@ -261,15 +260,6 @@ def tied_layers(graph: LayerGraph) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(dict.fromkeys(names)) for names in holders.values())
 
 
-def chips_of_groups(shape: PipelineShape) -> dict[int, int]:
-    """Used chips of every node group that is used."""
-    per_stage = shape.setting.context_parallel * shape.setting.data_parallel
-    used: dict[int, int] = {}
-    for stage in shape.stages:
-        used[stage.group] = used.get(stage.group, 0) + stage.tensor * per_stage
-    return used
-
-
 def _idle(cluster: Cluster, shape: PipelineShape) -> tuple[IdleChips, ...]:
     used = chips_of_groups(shape)
     left = [
@@ -279,38 +269,13 @@ def _idle(cluster: Cluster, shape: PipelineShape) -> tuple[IdleChips, ...]:
     return tuple(IdleChips(node_group=name, chips=chips) for name, chips in left if chips)
 
 
-def price_per_hour(cluster: Cluster, shape: PipelineShape) -> float:
-    """Currency an hour for the chips that the plan uses; 0 when no price is known."""
-    return sum(
-        chips * cluster.node_groups[group].price_per_chip_hour for group, chips in chips_of_groups(shape).items()
-    )
-
-
-def training_estimate(model: ModelSpec, prediction: Prediction, price: float, currency: str) -> TrainingEstimate | None:
-    """Days and cost of the whole run; None when neither its length nor a price is known."""
-    tokens = model.training.tokens
-    if tokens is None and price == 0:
-        return None
-    steps = days = cost = None
-    if tokens is not None:
-        steps = math.ceil(tokens / (model.training.global_batch * model.training.sequence_length))
-        days = steps * prediction.step_time_s / 86400
-        cost = days * 24 * price if price else None
-    return TrainingEstimate(
-        tokens=tokens,
-        steps=steps,
-        days=days,
-        price_per_hour=price or None,
-        price_per_million_tokens=price / 3600 / prediction.tokens_per_s * 1e6 if price else None,
-        cost=cost,
-        currency=currency if price else None,
-    )
-
-
-def _certificate(proved: Proved, prediction: Prediction, price: float, currency: str, tokens: int) -> Certificate:
+def _certificate(
+    proved: Proved, prediction: Prediction, price: float | None, currency: str, tokens: int
+) -> Certificate:
     """Objective and bound in the unit that people read; the gap is theirs."""
     objective, bound, unit = prediction.step_time_s, proved.bound, "s"
     if proved.objective == "cost":
+        assert price is not None, "the search asks for the price of every chip"
         objective = objective * price / 3600 / tokens
         bound, unit = bound / tokens, f"{currency}/token"
     bound = min(max(bound, 0.0), objective)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from planner.spec import Cluster
 
-__all__ = ["MAX_RUNS", "idle_sentences"]
+__all__ = ["MAX_RUNS", "idle_sentences", "number_runs"]
 
 MAX_RUNS = 8
 """A sentence names so many runs of chips."""
@@ -25,10 +25,11 @@ def idle_sentences(cluster: Cluster, used: Collection[int]) -> Iterator[str]:
         first += group.num_chips
         if idle:
             stay = "stays" if len(idle) == 1 else "stay"
-            yield f"{len(idle)} of the {group.num_chips} chips of node group {group.name} {stay} idle: {_runs(idle)}"
+            runs = number_runs(idle)
+            yield f"{len(idle)} of the {group.num_chips} chips of node group {group.name} {stay} idle: {runs}"
 
 
-def _runs(numbers: Sequence[int]) -> str:
+def number_runs(numbers: Sequence[int]) -> str:
     """`4, 7-9`: neighbours run together."""
     runs: list[list[int]] = []
     for number in numbers:

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from planner.cost.tables import Setting
-from planner.plan.assemble import memory_of, price_per_hour, tied_layers, time_of, training_estimate
+from planner.plan.assemble import memory_of, tied_layers, time_of
 from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_pipeline, predict
+from planner.plan.prices import price_per_hour, training_estimate
 from planner.plan.ranks import ChipMap
 from planner.plan.violation import Subject, Violation
 
@@ -33,7 +34,7 @@ def number_violations(subject: Subject) -> Iterator[Violation]:
     shape = _shape(subject, pipeline)
     numbers = evaluate_pipeline(subject.cost, shape)
     for index, (stage, breakdown) in enumerate(zip(pipeline.stages, numbers.stages, strict=True)):
-        yield from _memory_violations(stage, breakdown, f"{where}.stages[{index}]")
+        yield from _memory_violations(index, stage, breakdown, f"{where}.stages[{index}]")
         yield from _differences(stage.time, time_of(breakdown), f"{where}.stages[{index}].time", "time")
     yield from _transfer_violations(pipeline, numbers, shape, where)
     yield from _pipeline_violations(pipeline, numbers, where)
@@ -87,7 +88,7 @@ def _nodes(chips: ChipMap, ranks: tuple[int, ...]) -> set[tuple[int, int]]:
     return {(place.group, place.node) for place in map(chips.place, ranks)}
 
 
-def _memory_violations(stage: Stage, breakdown: StageBreakdown, where: str) -> Iterator[Violation]:
+def _memory_violations(index: int, stage: Stage, breakdown: StageBreakdown, where: str) -> Iterator[Violation]:
     from planner.spec.units import format_bytes
 
     stated, actual = stage.memory, memory_of(breakdown)
@@ -107,7 +108,7 @@ def _memory_violations(stage: Stage, breakdown: StageBreakdown, where: str) -> I
     over = actual.peak_bytes - actual.usable_bytes
     if over > _SLACK_BYTES:
         message = (
-            f"stage on {stage.node_group} needs {format_bytes(actual.peak_bytes)} a chip,"
+            f"stage {index} on {stage.node_group} needs {format_bytes(actual.peak_bytes)} a chip,"
             f" {format_bytes(actual.usable_bytes)} is usable: {format_bytes(over)} too much"
         )
         yield Violation("memory", f"{where}.memory", message)

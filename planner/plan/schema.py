@@ -225,7 +225,8 @@ class Prediction(PlanModel):
 
 
 class TrainingEstimate(PlanModel):
-    """The whole training run, when the model file gives `training.tokens`; its price, when the cluster has `prices`."""
+    """The whole training run, when the model file gives `training.tokens`; its price, when the cluster has one for
+    every chip that the plan uses."""
 
     tokens: Annotated[int, Field(ge=1)] | None = None
     """Tokens to train on."""
@@ -234,11 +235,11 @@ class TrainingEstimate(PlanModel):
     days: Number | None = None
     """`steps` at the predicted step time, without interruptions."""
     price_per_hour: Number | None = None
-    """All chips that the plan uses."""
+    """All chips that the plan uses; idle ones are not in it. Absent with the other two when one has no price."""
     price_per_million_tokens: Number | None = None
-    """At the predicted rate."""
+    """`price_per_hour` at the predicted rate."""
     cost: Number | None = None
-    """The whole run."""
+    """`price_per_hour` over `days`."""
     currency: str | None = None
     """Of the three prices."""
 

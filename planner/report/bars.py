@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from rich.console import Console, ConsoleOptions, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.measure import Measurement
+from rich.padding import Padding
 from rich.segment import Segment
 from rich.style import Style
 from rich.table import Table
+from rich.text import Text
 
-__all__ = ["BAR_WIDTH", "Bar", "new_table"]
+__all__ = ["BAR_WIDTH", "Bar", "heading", "indented", "new_table"]
 
 BAR_WIDTH = 14
 _SOLID, _ASCII_SOLID = "█▒", "#+"
@@ -40,6 +42,16 @@ class Bar:
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement(self.width, self.width)
+
+
+def heading(text: str) -> Text:
+    """The title of a section."""
+    return Text(text, style="bold")
+
+
+def indented(renderable: RenderableType) -> Padding:
+    """What stands under a title."""
+    return Padding(renderable, (0, 0, 0, 2))
 
 
 def new_table(*columns: str, right: Iterable[str] = ()) -> Table:

@@ -26,21 +26,24 @@ _UNKNOWN = "-"
 
 
 def chip_table(chips: Sequence[Chip]) -> RenderableType:
-    """One line a chip; peaks are dense. What is not known is a dash."""
+    """One line a chip; peaks are dense, memory is what planning uses. What is not known is a dash."""
     names = ("memory", "bf16", "mem GB/s", "node", "NIC")
     table = new_table("chip", *names, "trust", right=names)
     for chip in chips:
         peak = chip.peak_flops_per_s.get("bf16")
         table.add_row(
             chip.name,
-            _bytes(chip.memory_bytes),
+            _bytes(chip.capacity_bytes),
             _short(peak / 1e12 if peak is not None else None),
             _short(_giga(chip.memory_bandwidth_bytes_per_s)),
             _short(_giga(chip.intra_node.bandwidth_bytes_per_s if chip.intra_node else None)),
             _short(_giga(chip.nic.bandwidth_bytes_per_s if chip.nic else None)),
             chip.trust,
         )
-    legend = "bf16: dense peak, TFLOPS; node, NIC: link inside and between nodes, GB/s, one way; -: not known"
+    legend = (
+        "memory: what the driver reports, where known; bf16: dense peak, TFLOPS;"
+        " node, NIC: link inside and between nodes, GB/s, one way; -: not known"
+    )
     return Group(table, Text(""), Text(legend, style="dim"))
 
 

@@ -3,55 +3,54 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Group, RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from planner.plan.idle import number_runs
 from planner.plan.ranks import ChipMap
-from planner.report.bars import Bar, new_table
-from planner.report.words import (
-    format_count,
-    format_exact_duration,
-    format_number,
-    format_percent,
-    layer_ranges,
-    plural,
-)
+from planner.plan.schema import TIGHT_FRACTION
+from planner.report.bars import Bar, heading, indented, new_table
+from planner.report.certificate import certificate_section, space_section
+from planner.report.training import trained_line, training_section
+from planner.report.transfers import transfer_table
+from planner.report.words import format_number, format_percent, layer_ranges, plural
 from planner.spec.units import format_bytes, format_duration
 
 if TYPE_CHECKING:
-    from planner.plan.schema import Certificate, Pipeline, Plan, Stage, TrainingEstimate
+    from planner.plan.schema import Pipeline, Plan, Stage
 
-__all__ = ["plan_headline", "plan_report"]
+__all__ = ["merged_warnings", "plan_headline", "plan_report"]
 
-_TRANSPORTS = {"rdma": "chip to chip (rdma)", "host": "through host memory"}
+_KEEPS_ALL = ("embedding", "norm", "head")
+"""Layers that are never recomputed; in a stack of two, with its name in front."""
 _SHORT_POLICY = {"full": "full", "selective": "sel."}
 
 
-def plan_report(plan: Plan) -> RenderableType:
-    """Everything about a plan, for 80 columns."""
+def plan_report(plan: Plan, *, full: bool = False, name: str = "") -> RenderableType:
+    """A plan for 80 columns. full: every transfer and warning, plan space and assumptions too. name: of its file."""
+    document = plan.inputs.cluster.document
+    groups = [group for group, *_ in ChipMap(document).groups]
     parts: list[RenderableType] = [*_title(plan), plan_headline(plan), Text(""), *_group_section(plan)]
     pipelines = plan.pipelines
     for index, pipeline in enumerate(pipelines):
-        name = f"pipeline {index + 1}" if len(pipelines) > 1 else "pipeline"
-        parts += [Text(""), *_pipeline_section(pipeline, name)]
+        title = f"pipeline {index + 1}" if len(pipelines) > 1 else "pipeline"
+        parts += [Text(""), *_pipeline_section(pipeline, title, document, full)]
     if plan.training is not None:
-        parts += [Text(""), *_training_section(plan.training)]
-    parts += [Text(""), *_certificate_section(plan.certificate)]
-    parts += _notes_section(plan)
+        parts += [Text(""), *training_section(plan.training, len(plan.used_ranks))]
+    parts += [Text(""), *certificate_section(plan.certificate)]
+    if full:
+        parts += [*space_section(plan.certificate.plan_space, groups), *_list_section("assumptions", plan.assumptions)]
+        parts += _list_section("warnings", [notice.message for notice in plan.warnings])
+    else:
+        parts += _list_section("warnings", merged_warnings(plan))
+        more = f"plan space and assumptions: dplan show {quote(name) + ' ' if name else ''}--full"
+        parts += [Text(""), Text(more, style="dim", no_wrap=True, overflow="ignore")]  # a command is not broken
     return Group(*parts)
-
-
-def _heading(text: str) -> Text:
-    return Text(text, style="bold")
-
-
-def _indented(renderable: RenderableType) -> Padding:
-    return Padding(renderable, (0, 0, 0, 2))
 
 
 def _title(plan: Plan) -> Iterator[RenderableType]:
@@ -59,6 +58,9 @@ def _title(plan: Plan) -> Iterator[RenderableType]:
     if plan.ignored_constraints:
         ignored = ", ".join(plan.ignored_constraints)
         yield Text(f"MADE WITHOUT REGARD TO {ignored.upper()}: IT MAY NOT RUN", style="bold red")
+    trained = trained_line(plan)
+    if trained is not None:
+        yield indented(Text(trained))
 
 
 def _group_section(plan: Plan) -> Iterator[RenderableType]:
@@ -68,11 +70,11 @@ def _group_section(plan: Plan) -> Iterator[RenderableType]:
     for pipeline in plan.pipelines:
         for stage in pipeline.stages:
             used[stage.node_group] += sum(len(replica) for replica in stage.ranks)
-    yield _heading("node groups")
+    yield heading("node groups")
     table = new_table("", "chip", "used", "idle", right=("used", "idle"))
     for name, chip, _, _ in ChipMap(plan.inputs.cluster.document).groups:
         table.add_row(name, chip, f"{used[name]:,}", f"{idle.get(name, 0):,}")
-    yield _indented(table)
+    yield indented(table)
 
 
 def plan_headline(plan: Plan) -> RenderableType:
@@ -91,7 +93,7 @@ def plan_headline(plan: Plan) -> RenderableType:
         _labelled("bubble", format_percent(prediction.bubble_fraction)),
         _labelled("chips", _chips(plan, used)),
     )
-    return _indented(table)
+    return indented(table)
 
 
 def _labelled(label: str, value: str) -> Text:
@@ -103,24 +105,30 @@ def _chips(plan: Plan, used: int) -> str:
     return f"{used:,}" if idle == 0 else f"{used:,} of {used + idle:,}"
 
 
-def _pipeline_section(pipeline: Pipeline, name: str) -> Iterator[RenderableType]:
+def _pipeline_section(
+    pipeline: Pipeline, name: str, cluster: Mapping[str, Any], full: bool
+) -> Iterator[RenderableType]:
     replicas, sequences = pipeline.replicas, pipeline.micro_batch_size
-    yield _heading(
+    yield heading(
         f"{name}: {replicas} {plural('replica', replicas)} x {pipeline.micro_batches} "
         f"{plural('micro-batch', pipeline.micro_batches)} of {sequences} {plural('sequence', sequences)}, "
         f"{pipeline.schedule.name}"
     )
-    yield _indented(_placement_table(pipeline))
+    yield indented(_placement_table(pipeline))
     yield Text("")
-    yield _heading("memory of one chip, time of one micro-batch, micro-batches held in flight")
-    yield _indented(_load_table(pipeline))
+    yield heading("memory of one chip, time of one micro-batch, micro-batches held in flight")
+    yield indented(_load_table(pipeline))
     if pipeline.transfers:
         yield Text("")
-        yield _heading("between stages, one micro-batch")
-        yield _indented(_transfer_table(pipeline))
+        yield heading("between stages, one micro-batch")
+        yield indented(transfer_table(pipeline, cluster, full))
     yield Text("")
-    reduction, optimizer = format_duration(pipeline.reduction_s), format_duration(pipeline.optimizer_s)
-    yield _indented(Text(f"then, once a step: gradient reduction up to {reduction}, optimizer up to {optimizer}"))
+    reduction, optimizer = _up_to(pipeline.reduction_s), _up_to(pipeline.optimizer_s)
+    yield indented(Text(f"then, once a step: gradient reduction {reduction}, optimizer {optimizer}"))
+
+
+def _up_to(seconds: float) -> str:
+    return f"up to {format_duration(seconds)}" if seconds > 0 else "none"
 
 
 def _placement_table(pipeline: Pipeline) -> Table:
@@ -139,11 +147,12 @@ def _placement_table(pipeline: Pipeline) -> Table:
 
 
 def _recompute(stage: Stage) -> str:
-    """`3/12 full`: how many of the stage's layers run again in the backward pass."""
+    """`3/12 full`: how many of the stage's layers run again in the backward pass, of those that can."""
     counts = dict.fromkeys(_SHORT_POLICY, 0)
     for policy in stage.recompute.values():
         counts[policy] += 1
-    parts = [f"{count}/{len(stage.layers)} {_SHORT_POLICY[policy]}" for policy, count in counts.items() if count]
+    able = sum(name in stage.recompute or name.rpartition(".")[2] not in _KEEPS_ALL for name in stage.layers)
+    parts = [f"{count}/{able} {_SHORT_POLICY[policy]}" for policy, count in counts.items() if count]
     return ", ".join(parts) or "none"
 
 
@@ -184,90 +193,27 @@ def _time_cells(stage: Stage, slowest: float) -> tuple[RenderableType, ...]:
     return Bar(((work, "cyan"), (time.recompute_s / scale, "magenta"))), format_duration(total)
 
 
-def _transfer_table(pipeline: Pipeline) -> Table:
-    table = new_table("", "size", "onward", "back", "transport", right=("size", "onward", "back"))
-    for transfer in pipeline.transfers:
-        table.add_row(
-            f"{transfer.from_stage} -> {transfer.to_stage}",
-            format_bytes(transfer.bytes),
-            format_duration(transfer.time_s),
-            format_duration(transfer.backward_time_s),
-            "inside a node" if transfer.same_node else _TRANSPORTS[transfer.transport],
-        )
-    return table
+def merged_warnings(plan: Plan) -> list[str]:
+    """One line for all tight stages; idle chips stand in the table of node groups already."""
+    stages = [stage for pipeline in plan.pipelines for stage in pipeline.stages]
+    tight = [i for i, s in enumerate(stages) if s.memory.is_tight and s.memory.peak_bytes <= s.memory.usable_bytes]
+    merges = bool(tight) and len(plan.pipelines) == 1
+    kept = [n for n in plan.warnings if n.code != "idle" and not (merges and n.code == "tight")]
+    lines = [notice.message for notice in kept]
+    if merges and len(kept) < sum(notice.code != "idle" for notice in plan.warnings):
+        have = "has" if len(tight) == 1 else "have"
+        total = f"{len(stages)} {plural('stage', len(stages))}"
+        least = format_percent(TIGHT_FRACTION, 0)
+        lines.append(f"{len(tight)} of {total} {have} less than {least} memory left: {number_runs(tight)}")
+    return lines
 
 
-def _training_section(training: TrainingEstimate) -> Iterator[RenderableType]:
-    if training.tokens is not None and training.steps is not None and training.days is not None:
-        yield _heading(f"training on {format_count(training.tokens)} tokens")
-        length = (
-            f"{format_number(training.days)} days" if training.days >= 2 else format_duration(training.days * 86400)
-        )
-        line = f"{training.steps:,} {plural('step', training.steps)}, {length} without interruptions"
-        if training.cost is not None:
-            line += f", {format_number(training.cost)} {training.currency}"
-        yield _indented(Text(line))
-    if training.price_per_hour is not None and training.price_per_million_tokens is not None:
-        if training.tokens is None:
-            yield _heading("price")
-        hour, million = format_number(training.price_per_hour), format_number(training.price_per_million_tokens)
-        yield _indented(Text(f"{hour} {training.currency} an hour, {million} {training.currency} a million tokens"))
-
-
-def _certificate_section(certificate: Certificate) -> Iterator[RenderableType]:
-    yield _heading("certificate")
-    if certificate.unit == "s":
-        objective, bound = format_exact_duration(certificate.objective), format_exact_duration(certificate.bound)
-        numbers = f"step {objective}, proved lower bound {bound}"
-    else:
-        unit = certificate.unit
-        numbers = f"{certificate.objective:.4g} {unit}, proved lower bound {certificate.bound:.4g} {unit}"
-    yield _indented(Text(f"{numbers}: gap {format_percent(certificate.gap, 2)}"))
-    yield _indented(Text(_verdict(certificate)))
-    if certificate.plan_space:
-        yield _indented(_space_table(certificate.plan_space))
-
-
-def _verdict(certificate: Certificate) -> str:
-    space = f"no plan of this space is more than {format_percent(certificate.gap, 2)} better"
-    if certificate.gap == 0:
-        space = "no plan of this space is better"
-    if certificate.why_stopped in ("gap", "exhausted"):
-        return space
-    why = {"time": "the time limit came first", "interrupted": "the search was interrupted"}[certificate.why_stopped]
-    asked = "" if certificate.gap_asked is None else f" (asked: {format_percent(certificate.gap_asked, 2)})"
-    return f"{space}; {why}{asked}"
-
-
-def _space_table(space: dict[str, Any]) -> Table:
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    table.add_column(style="dim")
-    table.add_column(overflow="fold")
-    for name, value in sorted(space.items()):
-        table.add_row(name.replace("_", " "), _space_value(value))
-    return table
-
-
-def _space_value(value: Any) -> str:
-    if isinstance(value, dict):
-        return "; ".join(f"{key}: {_space_value(item)}" for key, item in value.items())
-    if isinstance(value, list | tuple):
-        items = [_space_value(item) for item in value]
-        return ("; " if any(" " in item for item in items) else ", ").join(items) or "none"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    return str(value)
-
-
-def _notes_section(plan: Plan) -> Iterator[RenderableType]:
-    for title, lines in (("assumptions", plan.assumptions), ("warnings", [n.message for n in plan.warnings])):
-        if lines:
-            yield Text("")
-            yield _heading(title)
-            for line in lines:
-                yield _indented(_item(line))
+def _list_section(title: str, lines: Sequence[str]) -> Iterator[RenderableType]:
+    if lines:
+        yield Text("")
+        yield heading(title)
+        for line in lines:
+            yield indented(_item(line))
 
 
 def _item(line: str) -> Table:

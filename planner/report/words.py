@@ -29,10 +29,13 @@ def format_number(value: float) -> str:
     return f"{value:.3g}"
 
 
-def format_count(count: float) -> str:
-    """`8.03 B`: thousands, millions, billions, trillions."""
+def format_count(count: float, brief: bool = False) -> str:
+    """`8.03 B`: thousands, millions, billions, trillions; brief: three figures, `70.6 B`."""
     for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
         if abs(count) >= size:
+            if brief:
+                share = count / size
+                return f"{share:.{2 if abs(share) < 9.995 else 1 if abs(share) < 99.95 else 0}f} {letter}"
             return f"{count / size:.2f} {letter}"
     return f"{count:.0f}" if float(count).is_integer() else f"{count:.2f}"
 

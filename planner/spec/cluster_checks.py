@@ -138,7 +138,7 @@ def _check_pairs(collector: Collector, path: tuple[str, ...], known: list[str], 
         for end, name in enumerate(names):
             if name and name not in known:
                 others = [other for other in known if other not in names]
-                advice = did_you_mean(name, others or known, f"{noun}s here")
+                advice = did_you_mean(name, others, f"{noun}s here", f"{noun}s here: {', '.join(known[:12])}")
                 collector.add((*here, end), f"unknown {noun} {name[:60]!r}", "", advice)
         pair = frozenset(names)
         if len(pair) == 1:

@@ -118,9 +118,8 @@ class _Reader:
         self._skip()
         mark = self.text[self.at : self.at + 1]
         if mark == ",":
-            self.at += 1
+            self._pass_comma()
             if isinstance(holder, MapNode):
-                self._skip()
                 self._key(holder)
             return None
         if mark != ("]" if isinstance(holder, ListNode) else "}"):
@@ -128,6 +127,14 @@ class _Reader:
         self.at += 1
         self.keys.pop()
         return self.open.pop()
+
+    def _pass_comma(self) -> None:
+        comma = self.at
+        self.at += 1
+        self._skip()
+        if self.text[self.at : self.at + 1] in ("]", "}"):
+            self.at = comma
+            self._refuse("a comma stands before a closing bracket", "JSON has none after the last entry", "remove it")
 
     def _key(self, holder: MapNode) -> None:
         start = self.at
@@ -188,6 +195,6 @@ class _Reader:
         if self.num_values > LIMITS.num_values:
             self._refuse("holds too much", f"files may have {LIMITS.num_values} values")
 
-    def _refuse(self, what: str, why: str = "") -> NoReturn:
+    def _refuse(self, what: str, why: str = "", fix: str = "") -> NoReturn:
         at = self._position(min(self.at, len(self.text)))
-        raise InputError.single(what, why, "", file=self.file, line=at.line, column=at.column)
+        raise InputError.single(what, why, fix, file=self.file, line=at.line, column=at.column)

@@ -57,7 +57,7 @@ class Link(LinkFigures):
 
 
 class Sites(LinkFigures):
-    """What joins the sites. Figures here hold for the line of every pair of sites, where `links` does not say otherwise.
+    """What joins the sites. Figures here hold for the line of every pair of sites where `links` has no other.
 
     `total` is what one line carries in each direction for all pairs of chips together; `bandwidth` bounds one pair.
     """

@@ -204,6 +204,12 @@ class ModelSpec(SpecModel):
     notices: tuple[Notice, ...] = Field(default=(), exclude=True, repr=False)
     """What a reader of a plan must know. Not part of the model's identity."""
 
+    file: str = Field(default="", exclude=True, repr=False)
+    """The model file, as messages name it; empty without one. Not part of the model's identity."""
+
+    config_file: str = Field(default="", exclude=True, repr=False)
+    """The file that `architecture` was read from, with source `config`. Not part of the model's identity."""
+
     @model_validator(mode="after")
     def _has_its_layers(self) -> ModelSpec:
         if (self.source == "graph") != (self.graph is not None):

@@ -42,7 +42,7 @@ def _resolve(document: Document, near: Path) -> ModelSpec:
     source = _source(collector)
     if source == "graph":
         check_graph(collector, ("model", "graph"))
-    config = _config(collector, near) if source == "config" else {}
+    config, config_file = _config(collector, near) if source == "config" else ({}, "")
     collector.finish()
     assert file is not None and source is not None, "a file that is not valid has problems"
     architecture: dict[str, Any] = {
@@ -60,6 +60,8 @@ def _resolve(document: Document, near: Path) -> ModelSpec:
         constraints=file.constraints or Constraints(),
         frozen=file.frozen,
         notices=tuple(_notices(file.training)),
+        file=document.file,
+        config_file=config_file,
     )
 
 
@@ -90,17 +92,17 @@ def _is_null(node: Any) -> bool:
     return node is None or (isinstance(node, ScalarNode) and node.value is None)
 
 
-def _config(collector: Collector, near: Path) -> dict[str, Any]:
-    """The Hugging Face configuration that the file names."""
+def _config(collector: Collector, near: Path) -> tuple[dict[str, Any], str]:
+    """The Hugging Face configuration that the file names, and the name of its file."""
     place = ("model", "config")
     node = node_at(collector.document, place)
     if not isinstance(node, ScalarNode) or not isinstance(node.value, str):
-        return {}
+        return {}, ""
     path = near / node.value
     try:
         if path.is_dir() and (path / "config.json").is_file():
             path /= "config.json"
-        return read_json(path, "the configuration").refuse_duplicates().data()
+        return read_json(path, "the configuration").refuse_duplicates().data(), str(path)
     except InputError as error:
         for problem in error.problems:
             if problem.line is not None:
@@ -109,7 +111,7 @@ def _config(collector: Collector, near: Path) -> dict[str, Any]:
                 collector.add(place, f"{problem.file}: {problem.what}", problem.why, problem.fix)
     except ValueError as error:
         collector.add(place, f"is no path: {error}")
-    return {}
+    return {}, ""
 
 
 def _notices(training: Training) -> list[Notice]:

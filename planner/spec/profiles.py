@@ -28,6 +28,9 @@ __all__ = [
     "unknown_chip_advice",
 ]
 
+_FEW = 6
+"""Profiles that advice lists at most."""
+
 
 @dataclass(frozen=True)
 class ProfileSource:

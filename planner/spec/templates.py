@@ -22,8 +22,8 @@ node_groups:                         # identical nodes of one chip; ranks are nu
 links:                               # between two node groups; a pair without one has the slower of the two NICs
   - {between: [h100, a100], bandwidth: 100 Gbps, latency: 10 us}   # transport: rdma in a vendor, host between two
 
-# Groups at different sites (`site: east` in a group) need the line between them: `total` is what it carries each way for
-# all pairs of chips together (`bandwidth`, here and in `links`, is for one pair; the slower NIC where it is not given):
+# Groups at different sites (`site: east` in a group) need the line between them. `total` is what it carries each way
+# for all pairs of chips together; `bandwidth`, here and in `links`, is for one pair (absent: the slower NIC).
 # sites: {total: 10 Gbps, latency: 20 ms}
 
 # Prices per chip-hour, for `--objective cost` and the cost of a training run:

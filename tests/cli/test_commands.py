@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,13 @@ def test_show_prints_tables_on_stdout(capsys: pytest.CaptureFixture[str], plan_f
     assert ran.out.startswith("toy on bench\n")
 
 
+def test_show_full_adds_the_plan_space_and_the_assumptions(capsys: pytest.CaptureFixture[str], plan_file: str) -> None:
+    short, full = dplan(capsys, "show", plan_file).out, dplan(capsys, "show", plan_file, "--full").out
+    for title in ("plan space\n", "assumptions\n"):
+        assert title in full and title not in short
+    assert short.endswith(f"\nplan space and assumptions: dplan show {plan_file} --full\n")
+
+
 def test_show_json_is_the_plan(capsys: pytest.CaptureFixture[str], plan_file: str) -> None:
     ran = dplan(capsys, "show", plan_file, "--json")
     assert Plan.model_validate(json.loads(ran.out)) == plan()
@@ -92,6 +100,30 @@ def test_a_reader_that_goes_away_is_no_failure(plan_file: str) -> None:
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout in ("{141\n", "{0\n")
+
+
+@pytest.mark.parametrize("arguments", [["show", "no.json"], ["show", "no.json", "--debug"], ["show", "--nonsense"]])
+@pytest.mark.parametrize("both", [False, True])
+def test_a_reader_of_messages_that_goes_away_is_no_failure_either(arguments: list[str], both: bool) -> None:
+    """`dplan ... 2>&1 | head -1`: what comes after the first line has no reader."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "planner", *arguments]
+    done = subprocess.run(command, stderr=writer, stdout=writer if both else subprocess.PIPE, check=False)
+    os.close(writer)
+    assert done.returncode == 141
+
+
+def test_a_failed_check_whose_reader_went_away_leaves_like_any_other(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(dump_plan(edited(small_plan(), micro_batches=7)))
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "planner", "check", str(path), "--json"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.returncode == 141
+    assert "Traceback" not in done.stderr and "Exception ignored" not in done.stderr
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")

@@ -181,8 +181,9 @@ def test_ignoring_memory_writes_a_marked_plan_and_leaves_with_5_when_it_does_not
     ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--ignore-memory")
     assert ran.code == 5
     assert "planned without regard to memory, and it does not fit" in ran.err
-    assert "stage on fast needs" in ran.err
-    assert Plan.load("plan.json").ignored_constraints == ("memory",)
+    assert "\n  stage 0 on fast needs" in ran.err
+    assert Plan.load("plan.ignore-memory.json").ignored_constraints == ("memory",)
+    assert not Path("plan.json").exists()
     assert "MADE WITHOUT REGARD TO MEMORY" in ran.out
 
 
@@ -191,6 +192,8 @@ def test_ignoring_memory_leaves_with_0_when_the_plan_fits_all_the_same(
 ) -> None:
     pretend(monkeypatch, SolveResult(small_plan(), "gap"))
     assert dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--ignore-memory").code == 0
+    assert dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--ignore-memory", "-o", "plan.json").code == 0
+    assert Path("plan.json").exists()
 
 
 def test_a_plan_that_fails_the_check_is_never_written(
@@ -240,6 +243,30 @@ def test_problems_of_both_files_are_reported_in_one_run(capsys: pytest.CaptureFi
     assert ran.code == 2
     assert "cluster.yaml:7:" in ran.err and "GiX" in ran.err
     assert "model.yaml:" in ran.err and "global_batch" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["model.yaml", "cluster.yaml"], "model.yaml is a model file; the cluster comes first"),
+        (["model.yaml", "no.yaml"], "model.yaml is a model file; the cluster comes first"),
+        (["cluster.yaml", "cluster.yaml"], "cluster.yaml is a cluster file; the model comes second"),
+        (["llama-3.1-8b", "h100-64"], "llama-3.1-8b is a model; the cluster comes first"),
+        (["h100-64", "h100-64"], "h100-64 is a cluster; the model comes second"),
+    ],
+)
+def test_swapped_inputs_are_one_sentence(
+    capsys: pytest.CaptureFixture[str], files: Path, arguments: list[str], sentence: str
+) -> None:
+    ran = dplan(capsys, "solve", *arguments)
+    assert (ran.code, ran.out, ran.err) == (2, "", f"error: {sentence}\n")
+
+
+def test_a_file_that_is_neither_keeps_its_own_errors(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    Path("neither.yaml").write_text("colour: red\n")
+    ran = dplan(capsys, "solve", "neither.yaml", "model.yaml")
+    assert ran.code == 2
+    assert "comes first" not in ran.err and "colour" in ran.err
 
 
 def test_there_is_one_standard_input(capsys: pytest.CaptureFixture[str]) -> None:

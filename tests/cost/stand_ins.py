@@ -67,6 +67,7 @@ class LinkPath:
     latency_s: float = 0.0
     transport: str = "rdma"
     staging_bytes_per_s: float | None = None
+    total_bytes_per_s: float | None = None
 
 
 @dataclass(frozen=True)

@@ -119,6 +119,13 @@ def test_a_faster_link_is_never_slower(num_bytes, source, target, rate, factor):
     assert transfer_s(num_bytes, source, target, 1, fast) <= transfer_s(num_bytes, source, target, 1, slow)
 
 
+def test_a_replica_has_no_more_than_its_share_of_the_line():
+    pairs = StageLink(10.0, 1.0, 100.0, 100.0, None, 25.0)
+    # four pairs and two context slices could carry 80, the replica's share is 25; one pair carries 10
+    assert transfer_s(400.0, 4, 4, 2, pairs) == pytest.approx(400 / 25 + 1)
+    assert transfer_s(400.0, 1, 1, 1, pairs) == pytest.approx(400 / 10 + 1)
+
+
 @given(st.integers(1, 32), st.integers(1, 64), st.sampled_from([1, 2, 4, 8]))
 def test_a_ring_is_never_faster_than_the_link_inside(slots, data, tensor):
     path = ring_path(INSIDE, ACROSS, slots, data, tensor, tensor)

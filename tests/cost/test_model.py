@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from planner.cost.model import CostModel
 from planner.cost.tables import Problem, Setting
+from planner.errors import Notice
+from planner.graph import build_graph
 from planner.graph.layers import Edge, LayerGraph, Operation
+from planner.spec import load_cluster, parse_model
 from tests.cost.stand_ins import (
     GB,
     Constraints,
@@ -110,6 +116,60 @@ def test_a_host_link_adds_staging_on_both_ends():
     moved = model.transfer(0, 2, 1, 2, False, Setting(1, 1))
     assert moved.forward_s[0] == pytest.approx(1 / 20 + 8e-6 + 2 / 24)
     assert (model.transport(0, 1, False), model.transport(0, 0, True)) == ("host", "rdma")
+
+
+def with_total(total: float | None) -> Any:
+    paths = {(a, b): LinkPath(10 * GB, 0.0, total_bytes_per_s=total) for a, b in ((0, 1), (1, 0))}
+    return cluster_of(*MIXED.node_groups, paths=paths)
+
+
+def test_replicas_that_cross_at_once_share_what_the_line_carries():
+    model = cost_model(with_total(2 * GB), GIGA)
+    for data in (1, 2, 8):
+        moved = model.transfer(0, 1, 1, 1, False, Setting(1, data))
+        # 1 GB at 2 GB/s over d; one pair of chips could have 10 GB/s
+        assert moved.forward_s[0] == moved.backward_s[0] == pytest.approx(data / 2)
+    # four pairs a replica change nothing, and inside a group the line plays no part
+    assert model.transfer(0, 4, 1, 4, False, Setting(1, 8)).forward_s[0] == pytest.approx(8 / 2)
+    assert model.transfer(0, 4, 0, 4, False, Setting(1, 8)) is model.transfer(0, 4, 0, 4, False, Setting(1, 2))
+
+
+def test_a_wide_line_leaves_pairs_and_nics_as_the_bounds():
+    wide, none = (
+        cost_model(with_total(total), GIGA).transfer(0, 1, 1, 1, False, Setting(1, 8)) for total in (100 * GB, None)
+    )
+    assert wide.forward_s[0] == none.forward_s[0] == pytest.approx(1 / 10)
+
+
+@given(total=st.floats(0.01, 100), factor=st.floats(1, 100), data=st.sampled_from([1, 2, 4, 8]))
+def test_a_line_that_carries_more_never_slows_a_transfer(total, factor, data):
+    before, after, unlimited = (
+        cost_model(cluster, GIGA).transfer(0, 2, 1, 2, False, Setting(1, data)).forward_s[0]
+        for cluster in (with_total(total * GB), with_total(total * factor * GB), with_total(None))
+    )
+    assert unlimited <= after <= before * (1 + 1e-12)
+
+
+def test_the_sharing_of_lines_is_stated_where_lines_have_totals():
+    sentence = "share a line's `total` evenly; each boundary between two node groups has the line to itself"
+    assert any(sentence in note for note in cost_model(with_total(GB), GIGA).notes)
+    assert not any("`total`" in note for note in cost_model(MIXED, GIGA).notes)
+
+
+def test_experts_are_assumed_to_be_evenly_used_once():
+    mixtral = parse_model(
+        "model: {preset: mixtral-8x7b}\ntraining: {sequence_length: 4096, global_batch: 8}", "mixtral.yaml"
+    )
+    notes = CostModel(load_cluster("one-node-h100"), mixtral, build_graph(mixtral)).notes
+    assert sum("evenly over the experts" in note for note in notes) == 1
+
+
+def test_a_notice_of_the_graph_is_a_warning_and_no_restriction_or_assumption():
+    notice = Notice("sequence-length", "too long")
+    model = cost_model(graph=graph_of(notes=("plain", notice.message), notices=(notice,)))
+    assert notice in model.excluded
+    assert "plain" in model.notes
+    assert notice.message not in (*model.notes, *model.space["restrictions"])
 
 
 def test_micro_batches_and_context_scale_a_transfer():

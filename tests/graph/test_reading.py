@@ -348,7 +348,11 @@ def test_learned_positions_end_where_their_table_ends(preset_graph: GraphOf) -> 
 
 def test_rotary_positions_beyond_the_files_promise_are_told(graph_of: GraphOf) -> None:
     config = {**LLAMA, "max_position_embeddings": 256}
-    assert graph_of(config).notes == ("sequence_length 512 is longer than the 256 tokens of max_position_embeddings",)
+    sentence = "sequence_length 512 is longer than the 256 tokens of max_position_embeddings"
+    graph = graph_of(config)
+    assert graph.notes == (sentence,)
+    assert [notice.message for notice in graph.notices] == [sentence]
+    assert graph_of({**LLAMA, "max_position_embeddings": 512}).notices == ()
 
 
 # --- dimensions and presets -----------------------------------------------------------------------------------------

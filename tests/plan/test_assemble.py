@@ -91,6 +91,44 @@ def test_days_and_cost_follow_from_steps_and_prices() -> None:
     assert training.currency == "USD"
 
 
+def test_a_used_chip_without_a_price_is_not_free() -> None:
+    """No total is better than one that leaves a chip out; the chip is named."""
+    from tests.plan.small import CLUSTER
+
+    plan = small_plan(cluster_text=CLUSTER.replace(", steady: 1.00 USD/h", ""))
+    training = plan.training
+    assert training is not None and training.days is not None
+    assert (training.price_per_hour, training.price_per_million_tokens, training.cost, training.currency) == (None,) * 4
+    (warning,) = [w for w in plan.warnings if w.code == "price"]
+    expected = "no price is known for steady (8 used), so none is given for the plan; add it to `prices`"
+    assert warning.message == expected
+    assert check_plan(plan) == ()
+
+
+def test_a_chip_that_is_not_used_needs_no_price_and_a_price_of_0_is_one() -> None:
+    from tests.plan.small import CLUSTER
+
+    alone = PipelineChoice("1f1b", replace(choice().setting, data_parallel=2), 8, choice().stages[1:])
+    first = replace(alone.stages[0], first=0)
+    plan = small_plan(
+        chosen=replace(alone, stages=(first, alone.stages[1])),
+        cluster_text=CLUSTER.replace("quick: 2.00 USD/h, ", ""),
+    )
+    assert plan.training is not None and plan.training.price_per_hour == 8.0
+    assert not [w for w in plan.warnings if w.code == "price"]
+    plan = small_plan(cluster_text=CLUSTER.replace("1.00 USD/h", "0 USD/h"))
+    assert plan.training is not None and plan.training.price_per_hour == 8.0
+    assert check_plan(plan) == ()
+
+
+def test_without_any_price_nothing_is_warned_of() -> None:
+    from tests.plan.small import CLUSTER
+
+    plan = small_plan(cluster_text=CLUSTER.partition("prices:")[0])
+    assert plan.training is not None and plan.training.cost is None
+    assert not [w for w in plan.warnings if w.code == "price"]
+
+
 def test_without_length_and_prices_there_is_no_estimate() -> None:
     from tests.plan.small import CLUSTER
 

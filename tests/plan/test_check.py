@@ -194,7 +194,7 @@ def test_a_stage_that_does_not_fit_is_named_with_what_is_missing() -> None:
         "intermediate_size: 1024", "intermediate_size: 28672"
     )
     plan = small_plan(large)
-    only(plan, "memory", "stages[0].memory: stage on fast needs", "GiB too much", "stages[1].memory")
+    only(plan, "memory", "stages[0].memory: stage 0 on fast needs", "GiB too much", "stages[1].memory")
 
 
 def test_transfers_are_the_cost_models_on_the_plans_own_chips(plan: Plan) -> None:

@@ -16,7 +16,7 @@ from planner.report.model import model_numbers, model_report
 from planner.report.plan import plan_report
 from planner.spec import parse_cluster, parse_model
 from tests.plan.handmade import document
-from tests.plan.small import CLUSTER, MODEL
+from tests.plan.small import CLUSTER, MODEL, small_plan
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -76,6 +76,63 @@ def test_a_plan_for_least_cost() -> None:
     certificate = document()["certificate"] | {"unit": "USD/token", "objective": 1.06e-8, "bound": 1.05e-8, "gap": 0.0}
     training = document()["training"] | {"tokens": None, "steps": None, "days": None, "cost": None}
     compare("plan_cost", drawn(plan_report(changed(certificate=certificate, training=training))))
+
+
+def long() -> Plan:
+    """Seven stages: three tight ones on `a` in the north, four on `b` in the south; a cluster whose order is b, a."""
+    whole = document()
+    groups = whole["inputs"]["cluster"]["document"]["node_groups"]
+    whole["inputs"]["cluster"]["document"] = {
+        "node_groups": [groups[1] | {"site": "south"}, groups[0] | {"site": "north"}]
+    }
+    pipeline = whole["islands"][0]["pipelines"][0]
+    first, second = pipeline["stages"]
+    first["layers"] = ["embedding", "layers.0"]
+    pipeline["stages"] = [first] * 3 + [second] * 4
+    transfer = pipeline["transfers"][0]
+    pipeline["transfers"] = [
+        transfer | {"from_stage": s, "to_stage": s + 1, "time_s": time, "transport": "host" if s == 2 else "rdma"}
+        for s, time in enumerate((0.003, 0.003, 0.003, 0.00300, 0.00305, 0.00310))
+    ]
+    pipeline["reduction_s"] = 0.0
+    whole["certificate"]["plan_space"]["tensor_parallel"] = {"a": [1, 2], "b": [1, 2, 4]}
+    tight = [
+        {"code": "tight", "message": f"stage {s} on a is tight: 6.7 % of its usable memory is left"} for s in range(3)
+    ]
+    whole["warnings"] += [*tight, {"code": "idle", "message": "1 of the 3 chips of node group a stays idle: 2"}]
+    return Plan.model_validate(whole)
+
+
+def test_a_long_plan_is_short() -> None:
+    """Equal transfers share a row, those between groups do not; tight stages share a line; idle chips stand once."""
+    text = drawn(plan_report(long(), name="my plans/a.json"))
+    compare("plan_long", text)
+    assert "assumptions\n" not in text and "stays idle" not in text
+
+
+def test_a_long_plan_in_full_hides_nothing() -> None:
+    text = drawn(plan_report(long(), full=True))
+    compare("plan_full", text)
+    assert all(notice.message in text for notice in long().warnings)
+
+
+def test_what_was_trained_stands_under_the_title() -> None:
+    first, second, *_ = drawn(plan_report(small_plan())).splitlines()
+    assert first == "toy on bench"
+    assert second == "  16.8 M parameters, 32 x 256 tokens a step, bf16, adamw, ZeRO 1"
+
+
+def test_a_plan_without_a_price_for_each_chip_says_which() -> None:
+    plan = small_plan(cluster_text=CLUSTER.replace(", steady: 1.00 USD/h", ""))
+    text = drawn(plan_report(plan))
+    assert "USD" not in text
+    assert "no price is known for steady (8 used)" in text
+
+
+def test_the_memory_of_a_chip_in_the_list_is_the_one_that_planning_uses() -> None:
+    chip = parse_cluster(CLUSTER, "cluster.yaml").chips["quick"]
+    assert "16.0 GiB" in drawn(chip_table([chip]))
+    assert "15.5 GiB" in drawn(chip_table([chip.model_copy(update={"reported_memory_bytes": 31 * 2**29})]))
 
 
 def test_a_model() -> None:

@@ -47,3 +47,9 @@ def test_percent_and_plural() -> None:
     assert format_percent(0.00843, 2) == "0.84 %"
     assert [plural("micro-batch", n) for n in (1, 2)] == ["micro-batch", "micro-batches"]
     assert plural("stage", 2) == "stages"
+
+
+def test_brief_counts_have_three_figures() -> None:
+    counts = (12, 999, 8_030_261_248, 70_553_706_496, 405_853_388_800, 9_996_000, 99_960_000)
+    brief = [format_count(count, brief=True) for count in counts]
+    assert brief == ["12", "999", "8.03 B", "70.6 B", "406 B", "10.0 M", "100 M"]

@@ -87,6 +87,20 @@ def test_an_unknown_chip_is_refused_with_the_nearest_name():
     assert "unknown chip 'nvidia-h100-80gb-sxn'; did you mean 'nvidia-h100-80gb-sxm'? `dplan chips` lists" in line
 
 
+def test_a_shortened_name_is_answered_with_every_profile_that_holds_it():
+    def advice(name: str) -> str:
+        return refused(f"{{name: a, chip: {name}, nodes: 1}}")[0].split("; ", 1)[1]
+
+    h100 = [name for name in profile_names() if "h100" in name]
+    assert len(h100) > 1
+    for word in ("nvidia-h100", "h100", "H100"):
+        assert advice(word).startswith(f"did you mean one of {', '.join(map(repr, h100[:6]))}? `dplan chips`")
+    assert "'nvidia-a100-40gb-sxm', 'nvidia-a100-80gb-sxm'" in advice("a100-sxm")
+    assert "'nvidia-v100-32gb-sxm'" in advice("v100")
+    assert advice("nvidia").count("'") == 12
+    assert not advice("a").startswith("did you mean")
+
+
 def test_nothing_measured_runs_above_its_claimed_peak():
     wrong = CHIP.replace("vendor", "measured: {matmul: {bf16: 250 TFLOPS}, memory_bandwidth: 2 TB/s}, vendor")
     lines = refused("{name: a, chip: b, nodes: 1}", b=wrong)

@@ -91,6 +91,30 @@ def test_prices_go_to_the_groups_with_that_chip():
     assert [group.price_per_chip_hour for group in found.node_groups] == [1.8, 1.8]
 
 
+def test_the_price_of_a_node_group_is_refused_with_the_name_of_its_chip():
+    groups = "{name: h100, chip: acme, nodes: 1}"
+    assert refused(groups, "prices: {h100: 2 USD/h}") == [
+        "lab.yaml:6:10: prices.h100: 'h100' is a node group, not a chip; prices are per chip; write its chip, `acme`"
+    ]
+
+
+def test_the_price_of_a_chip_that_nothing_describes_is_not_answered_with_that_very_word():
+    lines = refused("{name: a, chip: h100, nodes: 1}", "prices: {h100: 2 USD/h, a: 2 USD/h}")
+    prices = [line for line in lines if ": prices." in line]
+    assert len(prices) == 2
+    assert not any("'h100'?" in line or "`h100`" in line for line in lines)
+
+
+def test_a_link_s_unknown_end_is_not_answered_with_its_other_end():
+    groups = "{name: h100, chip: acme, nodes: 1}\n{name: a100, chip: acme, nodes: 1}"
+    (line,) = refused(groups, "links: [{between: [h100, h10]}]")
+    assert line.endswith("unknown node group 'h10'; node groups here: a100")
+    (line,) = refused(groups, "links: [{between: [h100, a10]}]")
+    assert line.endswith("unknown node group 'a10'; did you mean 'a100'?")
+    (alone,) = refused("{name: h100, chip: acme, nodes: 1}", "links: [{between: [h100, a10]}]")
+    assert alone.endswith("unknown node group 'a10'; node groups here: h100")
+
+
 def test_prices_in_two_currencies_are_refused():
     lines = refused(
         "{name: a, chip: acme, nodes: 1}\n{name: b, chip: b, nodes: 1}", "prices: {acme: 1 USD/h, b: 1 EUR/h}", b=CHIP
@@ -100,9 +124,7 @@ def test_prices_in_two_currencies_are_refused():
 
 
 def test_settings_that_have_no_effect_are_noticed():
-    found = cluster(
-        "{name: a, chip: acme, nodes: 1}", "prices: {spare: 1 USD/h}\nsites: {bandwidth: 1 Gbps}", spare=CHIP
-    )
+    found = cluster("{name: a, chip: acme, nodes: 1}", "prices: {spare: 1 USD/h}\nsites: {total: 1 Gbps}", spare=CHIP)
     assert [notice.message for notice in found.notices] == [
         "chips.spare is not used: no node group has this chip",
         "prices.spare is not used: no node group has this chip",

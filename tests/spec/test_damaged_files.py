@@ -21,7 +21,7 @@ node_groups:
   - {{name: a, chip: acme, nodes: 2, site: east, reserve: 4 GiB, nic: {{bandwidth: 50 Gbps}}}}
   - {{name: b, chip: half, nodes: 2, site: west, chips_per_node: 4}}
 links: [{{between: [a, b], bandwidth: 100 Gbps, latency: 10 us, transport: host, staging: 8 GB/s}}]
-sites: {{links: [{{between: [east, west], bandwidth: 10 Gbps}}], latency: 20 ms}}
+sites: {{links: [{{between: [east, west], total: 10 Gbps}}], latency: 20 ms}}
 chips:
   acme: {CHIP}
   half: {{base: nvidia-a100-80gb-sxm, memory: 40 GiB, sources: {{memory: me}}, efficiency: {{matmul: 50 %}}}}

@@ -72,27 +72,62 @@ def test_groups_at_two_sites_without_a_site_link_are_refused_by_name():
     with pytest.raises(InputError) as caught:
         cluster(SITES, slow=SLOW)
     assert problems(caught.value) == [
-        "lab.yaml:4:43: node_groups[1].site: the bandwidth and latency between sites 'east' and 'west' is not known; "
-        "a local network would be a guess; add `sites: {links: [{between: [east, west], bandwidth: 10 Gbps, "
-        "latency: 20 ms}]}` with your figures"
+        "lab.yaml:4:43: node_groups[1].site: the total and latency between sites 'east' and 'west' is not known; "
+        "a local network would be a guess; `total` is what the line carries in each direction for all pairs of chips "
+        "together (`bandwidth` is for one pair of chips, and optional); add `sites: {links: [{between: [east, west], "
+        "total: 10 Gbps, latency: 20 ms}]}` with your figures"
     ]
 
 
 def test_a_site_link_without_latency_is_refused_too():
     with pytest.raises(InputError, match="the latency between sites 'east' and 'west' is not known"):
-        cluster(SITES, "sites: {bandwidth: 10 Gbps}", slow=SLOW)
+        cluster(SITES, "sites: {total: 10 Gbps}", slow=SLOW)
+
+
+def test_a_site_link_that_says_what_one_pair_has_and_not_what_the_line_carries_is_refused():
+    link = "{between: [west, east], bandwidth: 10 Gbps, latency: 20 ms}"
+    with pytest.raises(InputError) as caught:
+        cluster(SITES, f"sites: {{links: [{link}]}}", slow=SLOW)
+    (line,) = problems(caught.value)
+    assert line.startswith("lab.yaml:8:17: sites.links[0]: the total between sites 'east' and 'west' is not known; ")
+    assert "`total` is what the line carries in each direction for all pairs" in line
+    assert line.endswith("add `total: 10 Gbps` with your figures to the link")
+    for rest in ("sites: {bandwidth: 10 Gbps, latency: 20 ms}", f"links: [{link.replace('west, east', 'a, b')}]"):
+        with pytest.raises(InputError, match=r"the total( and latency)? between sites 'east' and 'west' is not known"):
+            cluster(SITES, rest, slow=SLOW)
+
+
+def test_what_a_line_carries_leaves_one_pair_at_the_slower_nic():
+    for rest in (
+        "sites: {total: 10 Gbps, latency: 20 ms}",
+        "sites: {links: [{between: [east, west], total: 10 Gbps, latency: 20 ms}]}",
+        "links: [{between: [a, b], total: 10 Gbps, latency: 20 ms}]",
+    ):
+        found = cluster(SITES, rest, slow=SLOW)
+        for path in (found.path(0, 1), found.path(1, 0)):
+            assert (path.bandwidth_bytes_per_s, path.total_bytes_per_s) == (25e9 / 8, 10e9 / 8)
+        assert found.path(1, 1).total_bytes_per_s is None
+
+
+def test_one_pair_of_chips_without_known_nics_has_all_that_the_line_carries():
+    offline = CHIP.replace(", nic: {bandwidth: 100 Gbps, latency: 5 us}", "")
+    groups = "{name: a, chip: off, nodes: 1}\n{name: b, chip: off, nodes: 1}"
+    path = cluster(groups, "links: [{between: [a, b], total: 10 Gbps, latency: 1 ms}]", off=offline).path(0, 1)
+    assert path.bandwidth_bytes_per_s == path.total_bytes_per_s == 10e9 / 8
 
 
 def test_the_most_specific_figure_counts_group_link_then_site_link_then_all_sites():
     rest = """\
 links: [{between: [a, b], latency: 1 ms}]
-sites: {bandwidth: 1 Gbps, latency: 50 ms, transport: host, links: [{between: [west, east], bandwidth: 10 Gbps}]}"""
+sites: {bandwidth: 1 Gbps, total: 2 Gbps, latency: 50 ms, transport: host,
+        links: [{between: [west, east], bandwidth: 10 Gbps, total: 40 Gbps}]}"""
     path = cluster(SITES, rest, slow=SLOW).path(0, 1)
+    assert path.total_bytes_per_s == 40e9 / 8
     assert (path.latency_s, path.bandwidth_bytes_per_s, path.transport) == (1e-3, 10e9 / 8, "host")
 
 
 def test_groups_at_one_site_do_not_use_the_site_link():
     three = f"{SITES}\n{{name: c, chip: slow, nodes: 1, site: west}}"
-    found = cluster(three, "sites: {bandwidth: 1 Gbps, latency: 50 ms}", slow=SLOW)
+    found = cluster(three, "sites: {bandwidth: 1 Gbps, total: 8 Gbps, latency: 50 ms}", slow=SLOW)
     assert found.path(1, 2).bandwidth_bytes_per_s == 25e9 / 8
     assert found.path(0, 2).bandwidth_bytes_per_s == 1e9 / 8

@@ -1,0 +1,80 @@
+"""The proof: how good the plan is, and among which plans."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.report.bars import heading, indented
+from planner.report.words import format_exact_duration, format_percent
+
+if TYPE_CHECKING:
+    from planner.plan.schema import Certificate
+
+__all__ = ["certificate_section", "space_section"]
+
+_PER_TOKEN = "/token"
+
+
+def certificate_section(certificate: Certificate) -> Iterator[RenderableType]:
+    """Two sentences: the numbers, and what they mean."""
+    yield heading("certificate")
+    objective, bound = _amount(certificate.objective, certificate.unit), _amount(certificate.bound, certificate.unit)
+    step = "step " if certificate.unit == "s" else ""
+    gap = format_percent(certificate.gap, 2)
+    yield indented(Text(f"{step}{objective}, proved lower bound {bound}: gap {gap}"))
+    yield indented(Text(_verdict(certificate)))
+
+
+def _amount(value: float, unit: str) -> str:
+    """A duration, or money for a million tokens: four figures, because two are compared."""
+    if unit == "s":
+        return format_exact_duration(value)
+    if unit.endswith(_PER_TOKEN):
+        return f"{value * 1e6:.4g} {unit.removesuffix(_PER_TOKEN)} a million tokens"
+    return f"{value:.4g} {unit}"
+
+
+def _verdict(certificate: Certificate) -> str:
+    space = f"no plan of this space is more than {format_percent(certificate.gap, 2)} better"
+    if certificate.gap == 0:
+        space = "no plan of this space is better"
+    if certificate.why_stopped in ("gap", "exhausted"):
+        return space
+    why = {"time": "the time limit came first", "interrupted": "the search was interrupted"}[certificate.why_stopped]
+    asked = "" if certificate.gap_asked is None else f" (asked: {format_percent(certificate.gap_asked, 2)})"
+    return f"{space}; {why}{asked}"
+
+
+def space_section(space: dict[str, Any], node_groups: Sequence[str]) -> Iterator[RenderableType]:
+    """Every dimension; what is said of node groups in the order of the cluster file."""
+    if not space:
+        return
+    yield Text("")
+    yield heading("plan space")
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column(style="dim")
+    table.add_column(overflow="fold")
+    place = {name: index for index, name in enumerate(node_groups)}
+    for name, value in sorted(space.items()):
+        if isinstance(value, dict):
+            value = dict(sorted(value.items(), key=lambda item: place.get(item[0], len(place))))
+        table.add_row(name.replace("_", " "), _space_value(value))
+    yield indented(table)
+
+
+def _space_value(value: Any) -> str:
+    if isinstance(value, dict):
+        return "; ".join(f"{key}: {_space_value(item)}" for key, item in value.items())
+    if isinstance(value, list | tuple):
+        items = [_space_value(item) for item in value]
+        return ("; " if any(" " in item for item in items) else ", ").join(items) or "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return str(value)
