@@ -196,7 +196,7 @@ class Refuter:
         """Least round trip over all boundaries of each node, and least wait for the slowest between groups."""
         import numpy as np
 
-        links = [self._links.of(node.tensor) for node in nodes]
+        links = [self._links.of(node.tensor, sum(node.high)) for node in nodes]
         total: Floats = np.array([cost.round_trip for cost in links])
         for g in range(self.num_groups):
             for t in np.unique(tensor[:, g]):
@@ -311,7 +311,7 @@ class Refuter:
 
     def _end_transfers(self, node: Node, end: tuple[int, ...]) -> tuple[float, float]:
         """Least round trip over all boundaries and wait for the slowest, exact between the groups of the end."""
-        cost = self._links.of(node.tensor)
+        cost = self._links.of(node.tensor, sum(node.low))
         inside = sum((node.low[g] - 1) * self._inner_transfer(g, t) for g, t in enumerate(node.tensor) if t > 0)
         known, wait, behind = 0.0, cost.wait, 0
         for g, h in reversed(list(pairwise(end))):

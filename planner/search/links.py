@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from planner.search.candidates import OPEN, Root
+from planner.search.candidates import OPEN, LeastTransfer, Root
 
 __all__ = ["LinkCost", "LinkFloor", "waits"]
 
@@ -37,49 +37,51 @@ def waits(root: Root, onward: float, back: float, nearest: int) -> float:
 
 
 class LinkFloor:
-    """Least costs of connecting the groups of a node, cached by its degrees."""
+    """Least costs of connecting the groups of a node, cached by its degrees and the most stages it can have."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
-        self._pairs: dict[tuple[int, int, int, int], LinkCost] = {}
-        self._known: dict[tuple[int, ...], LinkCost] = {}
+        self._pairs: dict[tuple[int, int, int, int], tuple[LeastTransfer, LeastTransfer]] = {}
+        self._known: dict[tuple[tuple[int, ...], int], LinkCost] = {}
 
-    def pair(self, g: int, t: int, h: int, u: int) -> LinkCost:
-        """The cheaper direction between two groups at their degrees."""
+    def pair(self, g: int, t: int, h: int, u: int) -> tuple[LeastTransfer, LeastTransfer]:
+        """Both directions between two groups at their degrees."""
         key = (g, t, h, u) if g < h else (h, u, g, t)
         if key not in self._pairs:
-            self._pairs[key] = min(self._one_way(*key), self._one_way(*key[2:], *key[:2]))
+            there, back = (*key, False), (*key[2:], *key[:2], False)
+            self._pairs[key] = (self.root.least_transfer(*there), self.root.least_transfer(*back))
         return self._pairs[key]
 
-    def _one_way(self, g: int, t: int, h: int, u: int) -> LinkCost:
-        least = self.root.least_transfer(g, t, h, u, False)
-        return LinkCost(least.both, waits(self.root, least.onward, least.back, self.root.most_stages - 1))
-
-    def between(self, g: int, t: int, h: int, u: int) -> LinkCost:
-        """As `pair`; OPEN stands for the degree that costs least."""
+    def between(self, g: int, t: int, h: int, u: int, farthest: int) -> LinkCost:
+        """The cheaper direction, at most `farthest` stages from the pipeline's end; OPEN stands for the degree that
+        costs least.
+        """
         first = self.root.degrees(g) if t == OPEN else (t,)
         second = self.root.degrees(h) if u == OPEN else (u,)
-        costs = [self.pair(g, a, h, b) for a in first for b in second]
-        return LinkCost(min(c.round_trip for c in costs), min(c.wait for c in costs))
+        ways = [way for a in first for b in second for way in self.pair(g, a, h, b)]
+        return LinkCost(
+            min(way.both for way in ways), min(waits(self.root, way.onward, way.back, farthest) for way in ways)
+        )
 
-    def of(self, tensor: tuple[int, ...]) -> LinkCost:
-        """A pipeline through all groups with a degree, and perhaps through open ones.
+    def of(self, tensor: tuple[int, ...], stages: int) -> LinkCost:
+        """A pipeline of at most `stages` stages through all groups with a degree, and perhaps through open ones.
 
         The boundaries between groups connect them: their round trips sum to at least a least spanning tree's (with open
-        groups in between, to the number of
-        links times the least), and the slowest is no faster than the least bottleneck that connects them.
+        groups in between, to the number of links times the least), and the slowest is no faster than the least
+        bottleneck that connects them.
         """
-        if tensor not in self._known:
-            self._known[tensor] = self._least(tensor)
-        return self._known[tensor]
+        key = (tensor, max(1, min(stages, self.root.most_stages) - 1))
+        if key not in self._known:
+            self._known[key] = self._least(*key)
+        return self._known[key]
 
-    def _least(self, tensor: tuple[int, ...]) -> LinkCost:
+    def _least(self, tensor: tuple[int, ...], farthest: int) -> LinkCost:
         needed = [g for g, t in enumerate(tensor) if t > 0]
         if len(needed) < 2 or len(tensor) > _MOST_GROUPS:
             return LinkCost(0.0, 0.0)  # zero is a lower bound too; pairs of hundreds of groups are too many
         possible = [g for g, t in enumerate(tensor) if t > 0 or t == OPEN]
         pairs = [(g, h) for i, g in enumerate(possible) for h in possible[i + 1 :]]
-        costs = {(g, h): self.between(g, tensor[g], h, tensor[h]) for g, h in pairs}
+        costs = {(g, h): self.between(g, tensor[g], h, tensor[h], farthest) for g, h in pairs}
         wait = _bottleneck(needed, sorted((c.wait, g, h) for (g, h), c in costs.items()))
         if len(possible) > len(needed):
             return LinkCost((len(needed) - 1) * min(c.round_trip for c in costs.values()), wait)
