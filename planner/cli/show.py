@@ -36,6 +36,8 @@ def show(
     if json:
         print_json(loaded.model_dump(mode="json"))
         return
-    from planner.report.plan import plan_report
+    from planner.report.plan import full_hint, plan_report
 
-    print_report(plan_report(loaded, full=full, name=plan))
+    print_report(plan_report(loaded, full=full))
+    if not full:
+        print(f"\n{full_hint(plan)}")

@@ -160,7 +160,7 @@ def _deliver(result: SolveResult, output: str, options: SolveOptions, json: bool
     """Check, write, say what was found, and leave with the right code."""
     from planner.cli.output import print_json, print_report, say
     from planner.plan import check_plan
-    from planner.report.plan import plan_report
+    from planner.report.plan import full_hint, plan_report
 
     plan = result.plan
     assert plan is not None, "the search returns a plan or raises"
@@ -169,8 +169,8 @@ def _deliver(result: SolveResult, output: str, options: SolveOptions, json: bool
     if json and output != "-":
         print_json(plan.model_dump(mode="json"))
     elif output != "-":
-        print_report(plan_report(plan, name=output))
-        print(f"\nwrote {output}")
+        print_report(plan_report(plan))
+        print(f"\n{full_hint(output)}\n\nwrote {output}")
     place = "standard output" if output == "-" else output
     if result.why_stopped == "interrupted":
         say(f"interrupted: the best plan so far is in {place}, {_gap(plan)}")

@@ -24,15 +24,20 @@ from planner.spec.units import format_bytes, format_duration
 if TYPE_CHECKING:
     from planner.plan.schema import Pipeline, Plan, Stage
 
-__all__ = ["merged_warnings", "plan_headline", "plan_report"]
+__all__ = ["full_hint", "merged_warnings", "plan_headline", "plan_report"]
 
 _KEEPS_ALL = ("embedding", "norm", "head")
 """Layers that are never recomputed; in a stack of two, with its name in front."""
 _SHORT_POLICY = {"full": "full", "selective": "sel."}
 
 
-def plan_report(plan: Plan, *, full: bool = False, name: str = "") -> RenderableType:
-    """A plan for 80 columns. full: every transfer and warning, plan space and assumptions too. name: of its file."""
+def full_hint(name: str) -> str:
+    """How to see what the short report leaves out; a command, so on one line however long the file's name is."""
+    return f"plan space and assumptions: dplan show {quote(name)} --full"
+
+
+def plan_report(plan: Plan, *, full: bool = False) -> RenderableType:
+    """A plan for 80 columns. full: every transfer and warning, plan space and assumptions too."""
     document = plan.inputs.cluster.document
     groups = [group for group, *_ in ChipMap(document).groups]
     parts: list[RenderableType] = [*_title(plan), plan_headline(plan), Text(""), *_group_section(plan)]
@@ -48,8 +53,6 @@ def plan_report(plan: Plan, *, full: bool = False, name: str = "") -> Renderable
         parts += _list_section("warnings", [notice.message for notice in plan.warnings])
     else:
         parts += _list_section("warnings", merged_warnings(plan))
-        more = f"plan space and assumptions: dplan show {quote(name) + ' ' if name else ''}--full"
-        parts += [Text(""), Text(more, style="dim", no_wrap=True, overflow="ignore")]  # a command is not broken
     return Group(*parts)
 
 

@@ -105,7 +105,7 @@ def long() -> Plan:
 
 def test_a_long_plan_is_short() -> None:
     """Equal transfers share a row, those between groups do not; tight stages share a line; idle chips stand once."""
-    text = drawn(plan_report(long(), name="my plans/a.json"))
+    text = drawn(plan_report(long()))
     compare("plan_long", text)
     assert "assumptions\n" not in text and "stays idle" not in text
 
