@@ -14,6 +14,7 @@ from planner.search.improve import improve
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf, Split
 from planner.search.prove import Proof
+from planner.search.quick_bounds import least_cost, rate_bound, single_stage_bound
 from planner.search.splitting import Splitter
 from planner.search.survey import SHORT, Best, Survey, leaf_weight, survey_root
 from planner.search.tree import Order, Target, single_stage_orders
@@ -188,9 +189,9 @@ class _Search:
             self.roots[i].release()
 
     def _quick_bound(self, root: Root) -> float:
-        bound = min(Refuter.rate_bound(root), Refuter.single_stage_bound(root))
+        bound = min(rate_bound(root), single_stage_bound(root))
         prices = self.settings.price_per_chip_s
-        return bound if prices is None or not math.isfinite(bound) else Refuter.least_cost(root, prices)
+        return bound if prices is None or not math.isfinite(bound) else least_cost(root, prices)
 
     def refine(self, i: int) -> None:
         """The full bound of a root, once."""
@@ -204,7 +205,7 @@ class _Search:
             refuter = Refuter(root)
             self.room[i] = refuter.memory_room(start)
             bound = refuter.bound(start)
-        bound = min(bound, Refuter.single_stage_bound(root))
+        bound = min(bound, single_stage_bound(root))
         if not math.isfinite(bound):
             del self.root_bounds[i]
         elif self.settings.price_per_chip_s is None:
