@@ -232,6 +232,7 @@ def _result(
         objective=options.objective,
         solver=outcome.statistics,
     )
+    own = (*cost.excluded, *_unverified_peaks(cluster, model, cost))
     plan = assemble_plan(
         cluster,
         model,
@@ -239,10 +240,21 @@ def _result(
         cost,
         choice,
         proved,
-        notices=(*cluster.notices, *model.notices, *cost.excluded),
+        notices=(*cluster.notices, *model.notices, *own),
         ignored_constraints=("memory",) if options.ignore_memory else (),
     )
-    return SolveResult(plan, outcome.why_stopped, cost.excluded, outcome.statistics)
+    return SolveResult(plan, outcome.why_stopped, own, outcome.statistics)
+
+
+def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
+    """A warning for each chip that takes part and whose peak in the asked precision nobody has checked."""
+    key = f"peak.{model.training.precision}"
+    chips = {cluster.chip_of(g).name: cluster.chip_of(g) for g, group in enumerate(cost.groups) if group.tensor_degrees}
+    return tuple(
+        Notice("unverified", f"{name}: its {key} figure is unverified; see `dplan chips {name}`")
+        for name, chip in chips.items()
+        if chip.sources.get(key, "").startswith("unverified")
+    )
 
 
 def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster) -> dict[str, Any]:

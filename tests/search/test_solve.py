@@ -164,3 +164,13 @@ def test_a_constraint_that_stands_in_the_way_is_named_as_a_remedy() -> None:
     pinned = model("pipeline_parallel: 1, tensor_parallel: 1")
     with pytest.raises(InfeasibleError, match=r"constraints\.pipeline_parallel left out"):
         solve(parse_cluster(one, "c.yaml"), parse_model(pinned, "m.yaml"), SolveOptions())
+
+
+@pytest.mark.parametrize(("precision", "warned"), [("fp16", True), ("bf16", False)])
+def test_a_peak_that_nobody_checked_makes_solve_warn(precision: str, warned: bool) -> None:
+    # the A30's bf16 peak is sourced, its fp16 peak is recalled
+    cluster = "name: one\nnode_groups: [{name: all, chip: nvidia-a30-24gb, nodes: 1, chips_per_node: 8}]\n"
+    spec = model(preset="llama-3.2-1b", training=f", precision: {precision}")
+    result = solve(parse_cluster(cluster, "c.yaml"), parse_model(spec, "m.yaml"), SolveOptions())
+    for notices in (result.notices, result.plan.warnings):
+        assert [n.code for n in notices].count("unverified") == int(warned)
