@@ -10,7 +10,10 @@ from planner.cost.compute import INTRA_NODE_EFFICIENCY, NETWORK_EFFICIENCY
 from planner.cost.update import Rings
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from planner.cost.sharding import Degrees
+    from planner.cost.tables import Holder
     from planner.spec import Chip, Cluster
 
 __all__ = [
@@ -18,10 +21,12 @@ __all__ = [
     "expert_path",
     "gradient_rings",
     "group_links",
+    "least_ring",
     "line_bytes_per_s",
     "link_between",
     "link_inside",
     "network_efficiency",
+    "shared_ring",
 ]
 
 
@@ -104,6 +109,89 @@ def gradient_rings(links: GroupLinks, slots_per_node: int, degrees: Degrees) -> 
     dense = ring_path(links.inside, links.across, slots_per_node, degrees.data, width, degrees.tensor)
     expert = ring_path(links.inside, links.across, slots_per_node, degrees.data, width, degrees.expert.shards)
     return Rings(dense, expert, links.tied)
+
+
+def shared_ring(
+    cluster: Cluster, links: Mapping[int, GroupLinks], holders: Sequence[Holder], own: int, context: int, sharing: int
+) -> RingPath:
+    """The ring of layers that stages of several shapes hold, as one tensor parallel chip of `holders[own]` sees it.
+
+    All replicas form one ring, group by group in the order of the cluster. A replica of t chips has t rings, and
+    carries the whole layer at t times the rate of its slowest hop; the slowest replica decides for all:
+
+        rate of an own chip = min over holders h of (t_h * rate_h) / t_own
+
+    sharing: stages of a pipeline, whose rings use a line of limited total at the same time.
+    """
+    hops = [_slowest_hop(cluster, links, holders, h, context, sharing) for h in holders]
+    replica = min(h.tensor * hop.bytes_per_s for h, hop in zip(holders, hops, strict=True))
+    return RingPath(replica / holders[own].tensor, max(hop.latency_s for hop in hops))
+
+
+def _slowest_hop(
+    cluster: Cluster,
+    links: Mapping[int, GroupLinks],
+    holders: Sequence[Holder],
+    holder: Holder,
+    context: int,
+    sharing: int,
+) -> RingPath:
+    """A chip's slowest hop in the part of the ring that one holder makes up.
+
+    Inside, when nothing leaves the node; else as `ring_path`, with the holder's own counts, across its group's nodes
+    and to the groups before and after it in the ring:
+
+        rate = min(inside, replicas in a node * c * slowest way, line / (t * sharing))
+    """
+    group = holder.group
+    groups = sorted({h.group for h in holders})
+    others = [h for h in holders if h.group == group and h is not holder]
+    ends = {groups[(groups.index(group) + step) % len(groups)] for step in (1, -1)} - {group}
+    if holder.nodes > 1 or any(h.nodes > 1 or h.node != holder.node for h in others):
+        ends.add(group)
+    if not ends:
+        return links[group].inside
+    efficiency, inside = network_efficiency(cluster.chip_of(group)), _inside(cluster, links, group)
+    ways = [_way(cluster, group, other, efficiency) for other in sorted(ends)]
+    line = min(line_bytes_per_s(cluster, group, other) for other in ends)
+    rate = min(holder.per_node * context * min(way.bytes_per_s for way in ways), line / (holder.tensor * sharing))
+    return RingPath(min(inside.bytes_per_s, rate), max(inside.latency_s, *(way.latency_s for way in ways)))
+
+
+def _inside(cluster: Cluster, links: Mapping[int, GroupLinks], group: int) -> RingPath:
+    """What bounds a ring inside a node; nothing does in a node of one chip."""
+    return RingPath(float("inf"), 0.0) if cluster.node_groups[group].intra_node is None else links[group].inside
+
+
+def least_ring(
+    cluster: Cluster, links: Mapping[int, GroupLinks], group: int, slots_per_node: int, degrees: Degrees
+) -> RingPath:
+    """At least as fast as the ring of any stage of the group in any mix with R = degrees.data replicas in all: the
+    better of two cases.
+
+    In one node: its n chips hold t c chips of this stage and t' c of each other replica, the least of which decides:
+        rate = inside * t' / t,   t' = floor((n / c - t) / (R - 1)), at most t
+    In several: as many replicas in each as it holds, and the best way to other nodes and groups:
+        rate = min(inside, min(R - 1, slots) * c * best way)
+    """
+    inside = links[group].inside
+    if degrees.data <= slots_per_node:
+        return inside
+    node_group, tensor = cluster.node_groups[group], degrees.tensor
+    narrowest = (node_group.chips_per_node // degrees.context - tensor) // (degrees.data - 1)
+    cases = []
+    if narrowest >= 1:
+        cases.append(RingPath(inside.bytes_per_s * min(1.0, narrowest / tensor), inside.latency_s))
+    efficiency, within = network_efficiency(cluster.chip_of(group)), _inside(cluster, links, group)
+    ends = [g for g, other in enumerate(cluster.node_groups) if g != group or other.nodes > 1]
+    if ends:
+        ways = [_way(cluster, group, other, efficiency) for other in ends]
+        nics = min(degrees.data - 1, slots_per_node) * degrees.context
+        rate = min(within.bytes_per_s, nics * max(way.bytes_per_s for way in ways))
+        cases.append(RingPath(rate, max(within.latency_s, min(way.latency_s for way in ways))))
+    if not cases:
+        return inside
+    return RingPath(max(case.bytes_per_s for case in cases), min(case.latency_s for case in cases))
 
 
 def expert_path(links: GroupLinks, slots_per_node: int, degrees: Degrees) -> RingPath:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planner.cost.assumptions import assumptions
@@ -12,13 +12,22 @@ from planner.cost.compute import chip_rates
 from planner.cost.figures import require_figures, usable_groups, wholly_measured
 from planner.cost.kinds import kind_arrays
 from planner.cost.layer_time import chosen_times, collective_times, compute_times, measured_times
-from planner.cost.links import expert_path, gradient_rings, group_links, line_bytes_per_s, link_between, link_inside
+from planner.cost.links import (
+    expert_path,
+    gradient_rings,
+    group_links,
+    least_ring,
+    line_bytes_per_s,
+    link_between,
+    link_inside,
+    shared_ring,
+)
 from planner.cost.memory import boundary_buffers_bytes, saved_bytes, static_memory, transient_bytes
 from planner.cost.precision import recipe_of
 from planner.cost.sharding import Degrees
-from planner.cost.space import layout_of, plan_space, refusal
-from planner.cost.tables import LayerTable, TransferTable
-from planner.cost.update import optimizer_s, reduction
+from planner.cost.space import layout_of, micro_batch_sizes, plan_space, refusal
+from planner.cost.tables import LayerTable, Reduction, TransferTable
+from planner.cost.update import Rings, optimizer_s, reduction
 from planner.graph.limits import padded_vocabulary
 
 if TYPE_CHECKING:
@@ -31,7 +40,7 @@ if TYPE_CHECKING:
     from planner.cost.layer_time import LayerTimes
     from planner.cost.links import GroupLinks
     from planner.cost.memory import StaticMemory
-    from planner.cost.tables import Chain, ChipGroup, Setting
+    from planner.cost.tables import Chain, ChipGroup, Holder, Setting
     from planner.errors import Notice
     from planner.graph.layers import LayerGraph
     from planner.spec import Cluster, ModelSpec
@@ -41,6 +50,8 @@ if TYPE_CHECKING:
 __all__ = ["POLICIES", "CostModel"]
 
 POLICIES: tuple[str, ...] = ("none", "selective", "full")
+_MOST_REDUCTIONS = 20_000
+"""Reductions between shapes that are remembered."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +89,7 @@ class CostModel:
         self._numbers: dict[tuple[int, int, Setting], _Numbers | None] = {}
         self._transfers: dict[tuple[int, int, int, int, bool, int, int, int], TransferTable] = {}
         self._lines: dict[tuple[int, int], bool] = {}
+        self._reductions: dict[tuple[int, tuple[Holder, ...], Setting, int], Reduction] = {}
 
     # --- what the search asks --------------------------------------------------------------------------------------
 
@@ -95,12 +107,48 @@ class CostModel:
         self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
     ) -> TransferTable:
         """Seconds to move one micro-batch across a boundary, by the kind of the last layer before it."""
+        if setting.mixed:
+            setting = replace(setting, data_parallel=1, mixed=False)
         size, context = setting.micro_batch_size, setting.context_parallel
         sharing = setting.data_parallel if self._share_a_line(source, target) else 1
         key = (source, source_tensor, target, target_tensor, same_node, size, context, sharing)
         if key not in self._transfers:
             self._transfers[key] = self._transfer(source, source_tensor, target, target_tensor, same_node, setting)
         return self._transfers[key]
+
+    @property
+    def may_mix(self) -> bool:
+        """ZeRO-2 and 3 reduce and gather in every micro-batch, of which mixed shapes run unequal numbers; expert
+        parallel groups would span shapes.
+        """
+        return self._recipe.zero <= 1 and any(s.expert_parallel == 1 for s in self.settings)
+
+    @property
+    def micro_batch_sizes(self) -> tuple[int, ...]:
+        """Sequences a micro-batch, also those that do not divide the batch: other shapes may make up for it."""
+        return tuple(micro_batch_sizes(self._model))
+
+    def reduction(self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int = 1) -> Reduction:
+        """Gradient reduction of layers that stages of several shapes hold, as the stage `holders[own]` sees it.
+
+        sharing: stages of the longest pipeline, whose rings use a line of limited total at the same time.
+        """
+        key = (own, holders, setting, sharing)
+        if key not in self._reductions:
+            if len(self._reductions) >= _MOST_REDUCTIONS:
+                self._reductions.clear()
+            self._reductions[key] = self._reduction(own, holders, setting, sharing)
+        return self._reductions[key]
+
+    def _reduction(self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int) -> Reduction:
+        holder = holders[own]
+        links = {h.group: self._links_of(h.group) for h in holders}
+        path = shared_ring(self._cluster, links, holders, own, setting.context_parallel, sharing)
+        degrees = self._degrees(holder.tensor, setting)
+        rings = Rings(path, path, links[holder.group].tied)
+        padding = self._padding(holder.tensor)
+        reduced = reduction(self._kinds, self._recipe, degrees, rings, setting.single_stage, padding)
+        return Reduction(reduced.reduction_s, reduced.fixed_s)
 
     # --- what the checker and the report ask -----------------------------------------------------------------------
 
@@ -272,7 +320,7 @@ class CostModel:
         degrees, recipe, kinds = self._degrees(tensor, setting), self._recipe, self._kinds
         size, single, padding = setting.micro_batch_size, setting.single_stage, self._padding(tensor)
         slots = self.groups[group].slots_per_node(tensor, setting.context_parallel)
-        rings = gradient_rings(self._links_of(group), slots, degrees)
+        rings = self._rings(group, slots, degrees, setting)
         arithmetic, collectives = self._layer_times(group, tensor, setting, degrees)
         reduced = reduction(kinds, recipe, degrees, rings, single, padding)
         static = static_memory(kinds, recipe, degrees, single, padding)
@@ -292,6 +340,14 @@ class CostModel:
             fixed_update_s=reduced.fixed_s,
         )
         return _Numbers(table, static, collectives)
+
+    def _rings(self, group: int, slots: int, degrees: Degrees, setting: Setting) -> Rings:
+        """Rings of identical replicas; the fastest possible ones where the shapes may be mixed."""
+        links = self._links_of(group)
+        if not setting.mixed:
+            return gradient_rings(links, slots, degrees)
+        path = least_ring(self._cluster, {group: links}, group, slots, degrees)
+        return Rings(path, path, links.tied)
 
     def _usable_bytes(self, group: int) -> float:
         """What a stage may use on one chip:  reported memory (else nominal) - reserve."""

@@ -2,13 +2,14 @@
 
 A *slot* is the tensor x context chips of one stage replica; it never leaves a node. The slots of a node group are
 numbered node by node; stage j (0-based, counted within its group) with replicas i = 0 .. d-1 occupies slots j*d + i.
-Chips of a node that no slot covers stay idle. Ranks number every chip of the cluster in the order of node groups, nodes
-and chips.
+With several pipeline shapes the widest slots of a group come first, each at the first node with room (`place_blocks`);
+with one shape that is the same rule. Chips of a node that no slot covers stay idle. Ranks number every chip of the
+cluster in the order of node groups, nodes and chips.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,11 +17,14 @@ if TYPE_CHECKING:
     from planner.cost.tables import ChipGroup
 
 __all__ = [
+    "Block",
     "chips_of_slot",
     "crosses_node",
     "first_rank",
     "idle_chips_per_node",
     "node_of_slot",
+    "place_blocks",
+    "ranks_of_place",
     "ranks_of_replica",
     "slot_of",
 ]
@@ -70,3 +74,42 @@ def ranks_of_replica(
     slot = slot_of(stage_index, replica, data)
     start = first_rank(groups, group)
     return tuple(start + chip for chip in chips_of_slot(slot, groups[group].chips_per_node, tensor, context))
+
+
+def ranks_of_place(groups: Sequence[ChipGroup], group: int, place: tuple[int, int], width: int) -> tuple[int, ...]:
+    """Ranks of `width` chips of a node. place: (node, first chip of the node)."""
+    node, first = place
+    start = first_rank(groups, group) + node * groups[group].chips_per_node + first
+    return tuple(range(start, start + width))
+
+
+class Block(NamedTuple):
+    """All replicas of one stage of one shape. width: tensor x context chips of a replica."""
+
+    group: int
+    width: int
+    replicas: int
+
+
+def place_blocks(groups: Sequence[ChipGroup], blocks: Sequence[Block]) -> list[list[tuple[int, int]]] | None:
+    """(node, first chip of the node) of every replica of every block; None when they do not fit.
+
+    In each group the widest blocks first, equal ones in the order given; every replica at the first node with room.
+    Widths that divide each other (powers of two) are packed without loss by this rule.
+    """
+    places: list[list[tuple[int, int]]] = [[] for _ in blocks]
+    for g, group in enumerate(groups):
+        own = sorted((i for i, b in enumerate(blocks) if b.group == g), key=lambda i: (-blocks[i].width, i))
+        taken = [0] * group.nodes
+        node, width = 0, 0
+        for i in own:
+            if blocks[i].width != width:
+                node, width = 0, blocks[i].width
+            for _ in range(blocks[i].replicas):
+                while node < group.nodes and taken[node] + width > group.chips_per_node:
+                    node += 1
+                if node == group.nodes:
+                    return None
+                places[i].append((node, taken[node]))
+                taken[node] += width
+    return places

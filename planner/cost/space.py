@@ -196,7 +196,7 @@ def _free_degrees(group: NodeGroup, model: ModelSpec, graph: LayerGraph, notices
 # --- settings ------------------------------------------------------------------------------------------------------
 
 
-def _micro_batch_sizes(model: ModelSpec) -> tuple[int, ...]:
+def micro_batch_sizes(model: ModelSpec) -> tuple[int, ...]:
     pinned = model.constraints.micro_batch_size
     return model.training.micro_batch_sizes if pinned is None else (pinned,)
 
@@ -211,7 +211,7 @@ def _pinned_data(constraints: Constraints) -> tuple[int, ...] | None:
 def _setting_problems(model: ModelSpec, graph: LayerGraph) -> list[Problem]:
     """Values that the user gives and arithmetic forbids."""
     training, problems = model.training, []
-    batch, sizes = training.global_batch, _micro_batch_sizes(model)
+    batch, sizes = training.global_batch, micro_batch_sizes(model)
     where = (
         "training.micro_batch_sizes" if model.constraints.micro_batch_size is None else "constraints.micro_batch_size"
     )
@@ -271,7 +271,7 @@ def _most_replicas(groups: Sequence[ChipGroup], context: int) -> int:
 def _candidates(groups: Sequence[ChipGroup], model: ModelSpec, graph: LayerGraph) -> Iterable[Setting]:
     """Settings that divide the batch, whether they can be placed or not; pinned values however large."""
     batch, pinned = model.training.global_batch, _pinned_data(model.constraints)
-    for size in _micro_batch_sizes(model):
+    for size in micro_batch_sizes(model):
         if batch % size:
             continue
         for context in model.training.context_parallel:
@@ -319,7 +319,7 @@ def refusal(group: ChipGroup, tensor: int, setting: Setting, model: ModelSpec, g
     sentence = sequence_refusal(graph.sequence_length, tensor, context, model.training.sequence_parallel)
     if sentence is not None:
         return Refusal("training.sequence_length", sentence)
-    if group.max_stages(tensor, data, context) < 1:
+    if group.max_stages(tensor, 1 if setting.mixed else data, context) < 1:
         slots = group.max_stages(tensor, 1, context)
         return Refusal(
             "constraints.data_parallel",

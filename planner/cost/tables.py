@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -11,7 +11,17 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Chain", "ChipGroup", "LayerTable", "Problem", "Setting", "TransferTable"]
+__all__ = [
+    "Chain",
+    "ChipGroup",
+    "Holder",
+    "LayerTable",
+    "MixedProblem",
+    "Problem",
+    "Reduction",
+    "Setting",
+    "TransferTable",
+]
 
 
 @dataclass(frozen=True)
@@ -24,6 +34,9 @@ class Setting:
     expert_parallel: int = 1
     single_stage: bool = False
     """The pipeline has one stage: tied matrices need no second copy and no all-reduce."""
+    mixed: bool = False
+    """`data_parallel` counts the replicas of all shapes together; a stage has those of its own shape. Tables then have
+    the least reduction that any mix can reach, and transfers share no line: both are lower bounds."""
 
 
 @dataclass(frozen=True)
@@ -63,6 +76,29 @@ class TransferTable:
 
     forward_s: Floats
     backward_s: Floats
+
+
+class Holder(NamedTuple):
+    """A stage that holds a layer, in a plan of several pipeline shapes: its chips, how many replicas, and where.
+
+    nodes: how many nodes the replicas sit in, `node` the first of them.  per_node: the least number of replicas in one
+    of these nodes.
+    """
+
+    group: int
+    tensor: int
+    replicas: int
+    nodes: int
+    per_node: int
+    node: int
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Gradient reduction of layers that the same stages hold: seconds (K,) a layer of each kind, and once."""
+
+    seconds: Floats
+    fixed_s: float
 
 
 @dataclass(frozen=True)
@@ -126,3 +162,24 @@ class Problem(Protocol):
     def transfer(
         self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
     ) -> TransferTable: ...
+
+
+class MixedProblem(Problem, Protocol):
+    """What a search over several pipeline shapes needs beside: settings with `mixed`, and reductions between shapes."""
+
+    @property
+    def may_mix(self) -> bool:
+        """Whether pipelines of several shapes can train together at all."""
+        ...
+
+    @property
+    def micro_batch_sizes(self) -> tuple[int, ...]:
+        """Sequences a micro-batch, also those that do not divide the batch: other shapes may make up for it."""
+        ...
+
+    def reduction(self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int = 1) -> Reduction:
+        """Seconds for the stage `holders[own]`; the replicas of all holders are setting.data_parallel.
+
+        sharing: stages of the longest pipeline, which reduce at the same time.
+        """
+        ...

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from planner.cost.placement import crosses_node, ranks_of_replica
-from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_pipeline, predict
+from planner.cost.placement import ranks_of_place
+from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_plan, predict
 from planner.plan.file import sha256_of
-from planner.plan.idle import idle_sentences
+from planner.plan.layout import PipelineChoice, shapes_of
+from planner.plan.notices import MIX_ASSUMPTION, plan_notices
 from planner.plan.prices import chips_of_groups, price_per_hour, price_warnings, training_estimate
 from planner.plan.schema import (
     Certificate,
@@ -31,7 +32,7 @@ from planner.plan.schema import (
 if TYPE_CHECKING:
     from planner.cost.breakdown import StageBreakdown
     from planner.cost.model import CostModel
-    from planner.cost.tables import Chain, Setting
+    from planner.cost.tables import Chain
     from planner.errors import Notice
     from planner.graph.layers import LayerGraph
     from planner.spec import Cluster, ModelSpec
@@ -44,16 +45,6 @@ __all__ = [
     "recompute_by_name",
     "tied_layers",
 ]
-
-
-@dataclass(frozen=True)
-class PipelineChoice:
-    """What the search decides; everything else in a plan follows. The setting's data_parallel counts the replicas."""
-
-    schedule: str
-    setting: Setting
-    micro_batches: int
-    stages: tuple[StageChoice, ...]
 
 
 @dataclass(frozen=True)
@@ -90,63 +81,37 @@ def assemble_plan(
     model: ModelSpec,
     graph: LayerGraph,
     cost: CostModel,
-    choice: PipelineChoice,
+    choices: PipelineChoice | Sequence[PipelineChoice],
     proved: Proved,
     *,
     notices: Sequence[Notice] = (),
     ignored_constraints: Sequence[Literal["memory"]] = (),
 ) -> Plan:
-    """A plan of one island of identical pipelines, every number asked of the cost model."""
-    shape = shape_of(cost, choice)
-    numbers = evaluate_pipeline(cost, shape)
+    """A plan of one island, every number asked of the cost model. choices: one for each shape, in the plan's order."""
+    shapes = shapes_of(cost, (choices,) if isinstance(choices, PipelineChoice) else choices)
+    numbers = evaluate_plan(cost, shapes)
     tokens = model.training.global_batch * model.training.sequence_length
-    prediction = predict(cost, shape, numbers, tokens)
-    pipeline = _pipeline(cost, choice, shape, numbers)
-    price = price_per_hour(cluster, shape)
+    prediction = predict(cost, shapes, numbers, tokens)
+    pipelines = tuple(_pipeline(cost, shape, n) for shape, n in zip(shapes, numbers, strict=True))
+    price = price_per_hour(cluster, shapes)
+    own, idle = plan_notices(cluster, pipelines, shapes, numbers, prediction.step_time_s)
     return Plan(
         inputs=Inputs(cluster=_document(cluster.name, cluster), model=_document(model.name, model)),
-        islands=(Island(name=cluster.name, pipelines=(pipeline,)),),
+        islands=(Island(name=cluster.name, pipelines=pipelines),),
         tied_layers=tied_layers(graph),
-        idle=_idle(cluster, shape),
+        idle=_idle(cluster, shapes),
         prediction=prediction,
         training=training_estimate(model, prediction, price, cluster.currency),
         certificate=_certificate(proved, prediction, price, cluster.currency, tokens),
         ignored_constraints=tuple(ignored_constraints),
-        assumptions=tuple(dict.fromkeys(cost.notes)),
+        assumptions=tuple(dict.fromkeys((*cost.notes, *((MIX_ASSUMPTION,) if len(pipelines) > 1 else ())))),
         warnings=(
             *(PlanNotice(code=n.code, message=n.message) for n in dict.fromkeys(notices)),
-            *_warnings(pipeline, prediction),
-            *price_warnings(cluster, shape),
-            *_idle_warnings(cluster, pipeline),
+            *own,
+            *price_warnings(cluster, shapes),
+            *idle,
         ),
     )
-
-
-def _warnings(pipeline: Pipeline, prediction: Prediction) -> Iterator[PlanNotice]:
-    """What the plan itself has that its reader should know: stages that are nearly full, pipelines that cannot fill."""
-    stages, micro_batches = len(pipeline.stages), pipeline.micro_batches
-    if micro_batches < stages:
-        batch = stages * pipeline.micro_batch_size * pipeline.replicas
-        yield PlanNotice(
-            code="bubble",
-            message=f"{stages} stages share {micro_batches} micro-batches, so the pipeline never fills:"
-            f" {100 * prediction.bubble_fraction:.1f} % of the chips' time is bubble;"
-            f" a global batch of {batch} would fill it",
-        )
-    for index, stage in enumerate(pipeline.stages):
-        if stage.memory.is_tight and stage.memory.peak_bytes <= stage.memory.usable_bytes:
-            left = 100 * (1 - stage.memory.peak_bytes / stage.memory.usable_bytes)
-            yield PlanNotice(
-                code="tight",
-                message=f"stage {index} on {stage.node_group} is tight: {left:.1f} % of its usable memory is left",
-            )
-
-
-def _idle_warnings(cluster: Cluster, pipeline: Pipeline) -> Iterator[PlanNotice]:
-    """Which chips do nothing."""
-    used = {rank for stage in pipeline.stages for replica in stage.ranks for rank in replica}
-    for sentence in idle_sentences(cluster, used):
-        yield PlanNotice(code="idle", message=sentence)
 
 
 def _document(name: str, spec: Cluster | ModelSpec) -> InputDocument:
@@ -154,35 +119,10 @@ def _document(name: str, spec: Cluster | ModelSpec) -> InputDocument:
     return InputDocument(name=name, sha256=sha256_of(document), document=document)
 
 
-def shape_of(cost: CostModel, choice: PipelineChoice) -> PipelineShape:
-    """The choice with its places: stages of a group fill its slots in their order along the pipeline."""
-    setting = choice.setting
-    indices = stage_indices([stage.group for stage in choice.stages])
-    same_node = []
-    for before, after, index in zip(choice.stages, choice.stages[1:], indices, strict=False):
-        same = before.group == after.group and before.tensor == after.tensor
-        if same:
-            slots = cost.groups[before.group].slots_per_node(before.tensor, setting.context_parallel)
-            same = not crosses_node(index, setting.data_parallel, slots)
-        same_node.append(same)
-    return PipelineShape(choice.schedule, setting, choice.micro_batches, choice.stages, tuple(same_node))
-
-
-def stage_indices(groups: Sequence[int]) -> list[int]:
-    """For every stage its index among the stages of its group."""
-    return [groups[:s].count(group) for s, group in enumerate(groups)]
-
-
-def _pipeline(cost: CostModel, choice: PipelineChoice, shape: PipelineShape, numbers: PipelineNumbers) -> Pipeline:
+def _pipeline(cost: CostModel, shape: PipelineShape, numbers: PipelineNumbers) -> Pipeline:
     stages = tuple(
-        _stage(cost, choice.setting, stage, index, breakdown, held)
-        for stage, index, breakdown, held in zip(
-            shape.stages,
-            stage_indices([s.group for s in shape.stages]),
-            numbers.stages,
-            numbers.in_flight,
-            strict=True,
-        )
+        _stage(cost, shape, index, breakdown, held)
+        for index, (breakdown, held) in enumerate(zip(numbers.stages, numbers.in_flight, strict=True))
     )
     transfers = tuple(
         Transfer(
@@ -197,10 +137,10 @@ def _pipeline(cost: CostModel, choice: PipelineChoice, shape: PipelineShape, num
         for s, (boundary, same) in enumerate(zip(numbers.boundaries, shape.same_node, strict=True))
     )
     return Pipeline(
-        replicas=choice.setting.data_parallel,
-        micro_batches=choice.micro_batches,
-        micro_batch_size=choice.setting.micro_batch_size,
-        schedule=Schedule.model_validate({"name": choice.schedule}),
+        replicas=shape.replicas,
+        micro_batches=shape.micro_batches,
+        micro_batch_size=shape.setting.micro_batch_size,
+        schedule=Schedule.model_validate({"name": shape.schedule}),
         stages=stages,
         transfers=transfers,
         reduction_s=max(b.time.reduction_s for b in numbers.stages),
@@ -208,10 +148,9 @@ def _pipeline(cost: CostModel, choice: PipelineChoice, shape: PipelineShape, num
     )
 
 
-def _stage(
-    cost: CostModel, setting: Setting, stage: StageChoice, index: int, breakdown: StageBreakdown, held: int
-) -> Stage:
-    group, data, context = cost.groups[stage.group], setting.data_parallel, setting.context_parallel
+def _stage(cost: CostModel, shape: PipelineShape, index: int, breakdown: StageBreakdown, held: int) -> Stage:
+    stage, setting = shape.stages[index], shape.setting
+    group, context = cost.groups[stage.group], setting.context_parallel
     return Stage(
         node_group=group.name,
         chip=group.chip,
@@ -222,8 +161,7 @@ def _stage(
         recompute={name: policy for name, policy in stage.recompute.items() if policy != "none"},
         in_flight=held,
         ranks=tuple(
-            ranks_of_replica(cost.groups, stage.group, index, replica, data, stage.tensor, context)
-            for replica in range(data)
+            ranks_of_place(cost.groups, stage.group, place, stage.tensor * context) for place in shape.places[index]
         ),
         memory=memory_of(breakdown),
         time=time_of(breakdown),
@@ -260,8 +198,8 @@ def tied_layers(graph: LayerGraph) -> tuple[tuple[str, ...], ...]:
     return tuple(tuple(dict.fromkeys(names)) for names in holders.values())
 
 
-def _idle(cluster: Cluster, shape: PipelineShape) -> tuple[IdleChips, ...]:
-    used = chips_of_groups(shape)
+def _idle(cluster: Cluster, shapes: Sequence[PipelineShape]) -> tuple[IdleChips, ...]:
+    used = chips_of_groups(shapes)
     left = [
         (group.name, group.nodes * group.chips_per_node - used.get(index, 0))
         for index, group in enumerate(cluster.node_groups)

@@ -1,11 +1,13 @@
-"""What a pipeline needs and takes, asked of the cost model: what a new plan gets, and an old one is checked against."""
+"""What pipelines need and take, asked of the cost model: what a new plan gets, and an old one is checked against."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from planner.cost.holders import holder_of, lines_crossed, shared_layers
 from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
 
@@ -15,7 +17,19 @@ if TYPE_CHECKING:
     from planner.cost.tables import Setting
     from planner.plan.schema import Prediction
 
-__all__ = ["Boundary", "PipelineNumbers", "PipelineShape", "StageChoice", "evaluate_pipeline", "predict"]
+__all__ = [
+    "Boundary",
+    "PipelineNumbers",
+    "PipelineShape",
+    "Place",
+    "StageChoice",
+    "bubble_fraction",
+    "evaluate_plan",
+    "predict",
+]
+
+Place = tuple[int, int]
+"""Where a replica of a stage sits in its node group: node, and first chip of the node."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +46,24 @@ class StageChoice:
 
 @dataclass(frozen=True)
 class PipelineShape:
-    """What decides a pipeline's numbers. same_node: for each boundary whether it stays in a node in every replica."""
+    """What decides a pipeline's numbers.
+
+    setting: its data_parallel counts the replicas of all shapes of the plan; `mixed` when there are several shapes.
+    same_node: for each boundary whether it stays in a node in every replica.  replicas: those of this shape.
+    places[s][i]: of replica i of stage s.
+    """
 
     schedule: str
     setting: Setting
     micro_batches: int
     stages: tuple[StageChoice, ...]
     same_node: tuple[bool, ...]
+    replicas: int
+    places: tuple[tuple[Place, ...], ...]
+
+    def chips(self, stage: StageChoice) -> int:
+        """Chips of all replicas of a stage."""
+        return stage.tensor * self.setting.context_parallel * self.replicas
 
 
 @dataclass(frozen=True)
@@ -61,8 +86,20 @@ class PipelineNumbers:
     step_time_s: float
 
 
-def evaluate_pipeline(cost: CostModel, shape: PipelineShape) -> PipelineNumbers:
-    """Ask for every stage and boundary, and run the schedule."""
+def evaluate_plan(cost: CostModel, shapes: Sequence[PipelineShape]) -> tuple[PipelineNumbers, ...]:
+    """The numbers of every shape's pipeline; a step takes as long as the slowest.
+
+    Several shapes share what joins them: the lines between groups that their pipelines cross (`lines_crossed`), and the
+    gradients of every layer, summed over all stages that hold it (`CostModel.reduction`).
+    """
+    crossed = lines_crossed([(shape.replicas, [stage.group for stage in shape.stages]) for shape in shapes])
+    return tuple(_evaluate(cost, shape, _shared_reductions(cost, shapes, j), crossed) for j, shape in enumerate(shapes))
+
+
+def _evaluate(
+    cost: CostModel, shape: PipelineShape, reductions: Sequence[float] | None, crossed: Counter[tuple[int, int]]
+) -> PipelineNumbers:
+    """Ask for every stage and boundary, and run the schedule. reductions: of each stage, where they are not its own."""
     held = in_flight_counts(shape.schedule, len(shape.stages), shape.micro_batches)
     names = cost.chain.names
     stages = tuple(
@@ -75,7 +112,12 @@ def evaluate_pipeline(cost: CostModel, shape: PipelineShape) -> PipelineNumbers:
         )
         for stage, in_flight in zip(shape.stages, held, strict=True)
     )
-    boundaries = tuple(_boundary(cost, shape, index) for index in range(len(shape.stages) - 1))
+    if reductions is not None:
+        stages = tuple(
+            replace(stage, time=replace(stage.time, reduction_s=seconds))
+            for stage, seconds in zip(stages, reductions, strict=True)
+        )
+    boundaries = tuple(_boundary(cost, shape, index, crossed) for index in range(len(shape.stages) - 1))
     times = ChainTimes(
         forward=[s.time.forward_s for s in stages],
         backward=[s.time.backward_s for s in stages],
@@ -86,39 +128,74 @@ def evaluate_pipeline(cost: CostModel, shape: PipelineShape) -> PipelineNumbers:
     return PipelineNumbers(stages, held, boundaries, step_time(times, held, shape.micro_batches))
 
 
-def _boundary(cost: CostModel, shape: PipelineShape, index: int) -> Boundary:
+def _boundary(cost: CostModel, shape: PipelineShape, index: int, crossed: Counter[tuple[int, int]]) -> Boundary:
     source, target, same = shape.stages[index], shape.stages[index + 1], shape.same_node[index]
-    table = cost.transfer(source.group, source.tensor, target.group, target.tensor, same, shape.setting)
+    setting = shape.setting
+    if setting.mixed:
+        pair = min(source.group, target.group), max(source.group, target.group)
+        setting = replace(setting, data_parallel=max(1, crossed[pair]), mixed=False)
+    table = cost.transfer(source.group, source.tensor, target.group, target.tensor, same, setting)
     last = source.end - 1
     kind = cost.chain.kinds[last]
     return Boundary(
-        num_bytes=round(cost.boundary_bytes(last, shape.setting)),
+        num_bytes=round(cost.boundary_bytes(last, setting)),
         onward_s=float(table.forward_s[kind]),
         back_s=float(table.backward_s[kind]),
         transport="host" if cost.transport(source.group, target.group, same) == "host" else "rdma",
     )
 
 
-def predict(cost: CostModel, shape: PipelineShape, numbers: PipelineNumbers, tokens_per_step: int) -> Prediction:
-    """The numbers of the whole, from those of its stages.
+def _shared_reductions(cost: CostModel, shapes: Sequence[PipelineShape], own: int) -> list[float] | None:
+    """Seconds of gradient reduction of each stage of shape `own`; None with one shape, whose tables have them.
 
-    per chip and MFU: over used chips.   MFU = model FLOPs / (T * sum of peaks)
-    bubble = 1 - sum over chips of (m * (forward + backward) + update) / (T * chips)
+    for each run of layers that the same stages hold (one buffer):   sum over its layers of seconds[kind] + fixed
+    """
+    if len(shapes) == 1:
+        return None
+    shape, kinds = shapes[own], cost.chain.kinds
+    holders = [[holder_of(s.group, s.tensor, p) for s, p in zip(h.stages, h.places, strict=True)] for h in shapes]
+    sharing = max(len(h.stages) for h in shapes)
+    seconds = [0.0] * len(shape.stages)
+    for piece in shared_layers([[stage.end for stage in h.stages] for h in shapes]):
+        together = tuple(stages[s] for stages, s in zip(holders, piece.stages, strict=True))
+        reduced = cost.reduction(own, together, shape.setting, sharing)
+        layers = sum(float(reduced.seconds[kinds[layer]]) for layer in range(piece.first, piece.end))
+        seconds[piece.stages[own]] += layers + reduced.fixed_s
+    return seconds
+
+
+def predict(
+    cost: CostModel, shapes: Sequence[PipelineShape], numbers: Sequence[PipelineNumbers], tokens_per_step: int
+) -> Prediction:
+    """The numbers of the whole, from those of its pipelines.
+
+    T = max over shapes.   per chip and MFU: over used chips.   MFU = model FLOPs / (T * sum of peaks)
     """
     from planner.plan.schema import Prediction
 
-    step, setting = numbers.step_time_s, shape.setting
-    chips = [stage.tensor * setting.context_parallel * setting.data_parallel for stage in shape.stages]
-    peaks = [cost.peak_flops_per_s(stage.group) for stage in shape.stages]
-    busy = sum(
-        n * (shape.micro_batches * stage.time.micro_batch_s + stage.time.update_s)
-        for n, stage in zip(chips, numbers.stages, strict=True)
-    )
-    known = [n * peak for n, peak in zip(chips, peaks, strict=True) if peak is not None]
+    step = max(n.step_time_s for n in numbers)
+    stages = [(shape.chips(stage), stage.group) for shape in shapes for stage in shape.stages]
+    chips = sum(n for n, _ in stages)
+    peaks = [(n, cost.peak_flops_per_s(group)) for n, group in stages]
+    known = [n * peak for n, peak in peaks if peak is not None]
     return Prediction(
         step_time_s=step,
         tokens_per_s=tokens_per_step / step,
-        tokens_per_s_per_chip=tokens_per_step / step / sum(chips),
-        mfu=cost.model_flops_per_step / (step * sum(known)) if len(known) == len(chips) else None,
-        bubble_fraction=min(1.0, max(0.0, 1 - busy / (step * sum(chips)))),
+        tokens_per_s_per_chip=tokens_per_step / step / chips,
+        mfu=cost.model_flops_per_step / (step * sum(known)) if len(known) == len(peaks) else None,
+        bubble_fraction=bubble_fraction(shapes, numbers, step),
     )
+
+
+def bubble_fraction(shapes: Sequence[PipelineShape], numbers: Sequence[PipelineNumbers], step_s: float) -> float:
+    """Share of the time of the shapes' chips without work.
+
+    1 - sum over chips of (m * (forward + backward) + update) / (T * chips)
+    """
+    pairs = [
+        (shape.chips(choice), shape.micro_batches, stage.time)
+        for shape, n in zip(shapes, numbers, strict=True)
+        for choice, stage in zip(shape.stages, n.stages, strict=True)
+    ]
+    busy = sum(chips * (m * time.micro_batch_s + time.update_s) for chips, m, time in pairs)
+    return min(1.0, max(0.0, 1 - busy / (step_s * sum(chips for chips, _, _ in pairs))))

@@ -16,12 +16,28 @@ __all__ = ["limit_violations"]
 
 def limit_violations(subject: Subject) -> Iterator[Violation]:
     """Choices outside `training:` and `constraints:` of the model file."""
-    if len(subject.plan.pipelines) != 1:
+    if len(subject.plan.islands) != 1:
         return
-    pipeline, where = subject.plan.pipelines[0], "islands[0].pipelines[0]"
-    yield from _training_violations(subject, pipeline, where)
-    yield from _degree_pins(subject, pipeline, where)
-    yield from _group_pins(subject, pipeline, where)
+    yield from _shape_pins(subject)
+    for where, pipeline in subject.entries:
+        yield from _training_violations(subject, pipeline, where)
+        yield from _degree_pins(subject, pipeline, where)
+        yield from _group_pins(subject, pipeline, where)
+    yield from _use_pins(subject)
+
+
+def _shape_pins(subject: Subject) -> Iterator[Violation]:
+    """What speaks of all pipelines together: how many shapes, and all their replicas."""
+    pins, shapes = subject.model.constraints, len(subject.entries)
+    if pins.shapes == "identical" and shapes > 1:
+        yield Violation("constraints", subject.whole, f"there are {shapes}; constraints.shapes is identical")
+    replicas = sum(pipeline.replicas for _, pipeline in subject.entries)
+    if pins.data_parallel is not None and replicas not in _listed(pins.data_parallel):
+        said = f"constraints.data_parallel is {pins.data_parallel}"
+        if shapes == 1:
+            yield Violation("constraints", f"{subject.whole}.replicas", f"is {replicas}; {said}")
+        else:
+            yield Violation("constraints", subject.whole, f"have {replicas} replicas in all; {said}")
 
 
 def _training_violations(subject: Subject, pipeline: Pipeline, where: str) -> Iterator[Violation]:
@@ -51,9 +67,6 @@ def _degree_pins(subject: Subject, pipeline: Pipeline, where: str) -> Iterator[V
     if pins.pipeline_parallel is not None and len(pipeline.stages) != pins.pipeline_parallel:
         message = f"there are {len(pipeline.stages)}; constraints.pipeline_parallel is {pins.pipeline_parallel}"
         yield Violation("constraints", f"{where}.stages", message)
-    if pins.data_parallel is not None and pipeline.replicas not in _listed(pins.data_parallel):
-        message = f"is {pipeline.replicas}; constraints.data_parallel is {pins.data_parallel}"
-        yield Violation("constraints", f"{where}.replicas", message)
 
 
 def _listed(value: object) -> tuple[object, ...]:
@@ -66,9 +79,6 @@ def _group_pins(subject: Subject, pipeline: Pipeline, where: str) -> Iterator[Vi
     for group in pins.idle:
         if stages[group]:
             yield Violation("constraints", f"{where}.stages", f"use {group}, which constraints.idle leaves out")
-    for group in pins.use:
-        if not stages[group]:
-            yield Violation("constraints", f"{where}.stages", f"do not use {group}, which constraints.use asks for")
     for group, count in (pins.stages or {}).items():
         if stages[group] != count:
             message = f"{stages[group]} on {group}; constraints.stages says {count}"
@@ -84,3 +94,12 @@ def _group_pins(subject: Subject, pipeline: Pipeline, where: str) -> Iterator[Vi
         if counts != list(pins.layers_per_stage):
             message = f"hold {counts} layers; constraints.layers_per_stage is {list(pins.layers_per_stage)}"
             yield Violation("constraints", f"{where}.stages", message)
+
+
+def _use_pins(subject: Subject) -> Iterator[Violation]:
+    """Groups that must be used are, by a stage of any pipeline."""
+    used = {stage.node_group for _, pipeline in subject.entries for stage in pipeline.stages}
+    where = f"{subject.whole}.stages" if len(subject.entries) == 1 else subject.whole
+    for group in subject.model.constraints.use:
+        if group not in used:
+            yield Violation("constraints", where, f"do not use {group}, which constraints.use asks for")

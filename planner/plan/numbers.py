@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from planner.cost.tables import Setting
 from planner.plan.assemble import memory_of, tied_layers, time_of
-from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_pipeline, predict
+from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_plan, predict
+from planner.plan.layout import setting_of_shape
+from planner.plan.notices import stage_name
 from planner.plan.prices import price_per_hour, training_estimate
 from planner.plan.ranks import ChipMap
 from planner.plan.violation import Subject, Violation
@@ -26,35 +29,44 @@ _SLACK_BYTES = 1024
 
 def number_violations(subject: Subject) -> Iterator[Violation]:
     """Everything that the plan predicts and the cost model does not."""
-    pipeline, where = subject.plan.pipelines[0], "islands[0].pipelines[0]"
-    impossible = [*_degree_violations(subject, pipeline, where)]
+    settings = _settings(subject)
+    impossible = [
+        violation
+        for (where, pipeline), setting in zip(subject.entries, settings, strict=True)
+        for violation in _degree_violations(subject, pipeline, setting, where)
+    ]
     yield from impossible
     if impossible:
         return
-    shape = _shape(subject, pipeline)
-    numbers = evaluate_pipeline(subject.cost, shape)
-    for index, (stage, breakdown) in enumerate(zip(pipeline.stages, numbers.stages, strict=True)):
-        yield from _memory_violations(index, stage, breakdown, f"{where}.stages[{index}]")
-        yield from _differences(stage.time, time_of(breakdown), f"{where}.stages[{index}].time", "time")
-    yield from _transfer_violations(pipeline, numbers, shape, where)
-    yield from _pipeline_violations(pipeline, numbers, where)
-    yield from _whole_violations(subject, shape, numbers)
+    shapes = [_shape(subject, p, setting) for (_, p), setting in zip(subject.entries, settings, strict=True)]
+    numbers = evaluate_plan(subject.cost, shapes)
+    for j, ((where, pipeline), shape, own) in enumerate(zip(subject.entries, shapes, numbers, strict=True)):
+        for index, (stage, breakdown) in enumerate(zip(pipeline.stages, own.stages, strict=True)):
+            place, name = f"{where}.stages[{index}]", stage_name(subject.entries, j, index)
+            yield from _memory_violations(name, stage, breakdown, place)
+            yield from _differences(stage.time, time_of(breakdown), f"{place}.time", "time")
+        yield from _transfer_violations(pipeline, own, shape, where)
+        yield from _pipeline_violations(pipeline, own, where)
+    yield from _whole_violations(subject, shapes, numbers)
 
 
-def _setting(pipeline: Pipeline) -> Setting:
-    first = pipeline.stages[0]
-    return Setting(
-        micro_batch_size=pipeline.micro_batch_size,
-        data_parallel=pipeline.replicas,
-        context_parallel=first.context_parallel,
-        expert_parallel=first.expert_parallel,
-        single_stage=len(pipeline.stages) == 1,
-    )
+def _settings(subject: Subject) -> list[Setting]:
+    replicas = [pipeline.replicas for _, pipeline in subject.entries]
+    settings = []
+    for _, pipeline in subject.entries:
+        first = pipeline.stages[0]
+        own = Setting(
+            micro_batch_size=pipeline.micro_batch_size,
+            data_parallel=pipeline.replicas,
+            context_parallel=first.context_parallel,
+            expert_parallel=first.expert_parallel,
+        )
+        settings.append(setting_of_shape(own, replicas, len(pipeline.stages)))
+    return settings
 
 
-def _degree_violations(subject: Subject, pipeline: Pipeline, where: str) -> Iterator[Violation]:
+def _degree_violations(subject: Subject, pipeline: Pipeline, setting: Setting, where: str) -> Iterator[Violation]:
     """Degrees that the model's heads, the node or the experts do not allow."""
-    setting = _setting(pipeline)
     index_of = {group.name: index for index, group in enumerate(subject.cost.groups)}
     for index, stage in enumerate(pipeline.stages):
         reason = subject.cost.why_not(index_of[stage.node_group], stage.tensor_parallel, setting)
@@ -66,7 +78,7 @@ def _degree_violations(subject: Subject, pipeline: Pipeline, where: str) -> Iter
             yield Violation("recompute", f"{where}.stages[{index}].recompute", message)
 
 
-def _shape(subject: Subject, pipeline: Pipeline) -> PipelineShape:
+def _shape(subject: Subject, pipeline: Pipeline, setting: Setting) -> PipelineShape:
     """What the plan decides, read from its layers and its ranks."""
     index_of = {group.name: index for index, group in enumerate(subject.cost.groups)}
     stages, position = [], 0
@@ -77,18 +89,17 @@ def _shape(subject: Subject, pipeline: Pipeline) -> PipelineShape:
         )
         position = end
     chips = ChipMap(subject.plan.inputs.cluster.document)
+    homes = [[chips.place(ranks[0]) for ranks in stage.ranks] for stage in pipeline.stages]
     same_node = tuple(
-        all(_nodes(chips, a) == _nodes(chips, b) for a, b in zip(before.ranks, after.ranks, strict=True))
-        for before, after in zip(pipeline.stages, pipeline.stages[1:], strict=False)
+        all((a.group, a.node) == (b.group, b.node) for a, b in zip(before, after, strict=True))
+        for before, after in pairwise(homes)
     )
-    return PipelineShape(pipeline.schedule.name, _setting(pipeline), pipeline.micro_batches, tuple(stages), same_node)
+    places = tuple(tuple((home.node, home.slot) for home in stage) for stage in homes)
+    name, micro_batches = pipeline.schedule.name, pipeline.micro_batches
+    return PipelineShape(name, setting, micro_batches, tuple(stages), same_node, pipeline.replicas, places)
 
 
-def _nodes(chips: ChipMap, ranks: tuple[int, ...]) -> set[tuple[int, int]]:
-    return {(place.group, place.node) for place in map(chips.place, ranks)}
-
-
-def _memory_violations(index: int, stage: Stage, breakdown: StageBreakdown, where: str) -> Iterator[Violation]:
+def _memory_violations(name: str, stage: Stage, breakdown: StageBreakdown, where: str) -> Iterator[Violation]:
     from planner.spec.units import format_bytes
 
     stated, actual = stage.memory, memory_of(breakdown)
@@ -99,16 +110,16 @@ def _memory_violations(index: int, stage: Stage, breakdown: StageBreakdown, wher
         message = f"are {', '.join(sorted(stated.parts))}; they should be {', '.join(sorted(actual.parts))}"
         yield Violation("memory-numbers", f"{where}.memory.parts", message)
     pairs = [
-        (f"parts.{name}", stated.parts[name], actual.parts[name]) for name in stated.parts.keys() & actual.parts.keys()
+        (f"parts.{part}", stated.parts[part], actual.parts[part]) for part in stated.parts.keys() & actual.parts.keys()
     ]
     pairs.append(("usable_bytes", stated.usable_bytes, actual.usable_bytes))
-    for name, says, needs in sorted(pairs):
+    for part, says, needs in sorted(pairs):
         if abs(says - needs) > max(_SLACK_BYTES, _RELATIVE * needs):
-            yield Violation("memory-numbers", f"{where}.memory.{name}", f"is {says}, the cost model says {needs}")
+            yield Violation("memory-numbers", f"{where}.memory.{part}", f"is {says}, the cost model says {needs}")
     over = actual.peak_bytes - actual.usable_bytes
     if over > _SLACK_BYTES:
         message = (
-            f"stage {index} on {stage.node_group} needs {format_bytes(actual.peak_bytes)} a chip,"
+            f"{name} on {stage.node_group} needs {format_bytes(actual.peak_bytes)} a chip,"
             f" {format_bytes(actual.usable_bytes)} is usable: {format_bytes(over)} too much"
         )
         yield Violation("memory", f"{where}.memory", message)
@@ -152,13 +163,15 @@ def _pipeline_violations(pipeline: Pipeline, numbers: PipelineNumbers, where: st
             yield Violation("time", f"{where}.{name}", f"is {says}, the longest of its stages is {needs}")
 
 
-def _whole_violations(subject: Subject, shape: PipelineShape, numbers: PipelineNumbers) -> Iterator[Violation]:
+def _whole_violations(
+    subject: Subject, shapes: Sequence[PipelineShape], numbers: Sequence[PipelineNumbers]
+) -> Iterator[Violation]:
     """Prediction, training, tied layers and certificate."""
     plan, training = subject.plan, subject.model.training
     tokens = training.global_batch * training.sequence_length
-    prediction = predict(subject.cost, shape, numbers, tokens)
+    prediction = predict(subject.cost, shapes, numbers, tokens)
     yield from _differences(plan.prediction, prediction, "prediction", "prediction")
-    price, currency = price_per_hour(subject.cluster, shape), subject.cluster.currency
+    price, currency = price_per_hour(subject.cluster, shapes), subject.cluster.currency
     estimate = training_estimate(subject.model, prediction, price, currency)
     if (plan.training is None) != (estimate is None):
         yield Violation("training", "training", "is there without a length or price" if plan.training else "is missing")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from planner.plan.schema import PlanNotice, TrainingEstimate
@@ -16,27 +16,27 @@ if TYPE_CHECKING:
 __all__ = ["chips_of_groups", "price_per_hour", "price_warnings", "training_estimate"]
 
 
-def chips_of_groups(shape: PipelineShape) -> dict[int, int]:
+def chips_of_groups(shapes: Sequence[PipelineShape]) -> dict[int, int]:
     """Used chips of every node group that is used."""
-    per_stage = shape.setting.context_parallel * shape.setting.data_parallel
     used: dict[int, int] = {}
-    for stage in shape.stages:
-        used[stage.group] = used.get(stage.group, 0) + stage.tensor * per_stage
+    for shape in shapes:
+        for stage in shape.stages:
+            used[stage.group] = used.get(stage.group, 0) + shape.chips(stage)
     return used
 
 
-def price_per_hour(cluster: Cluster, shape: PipelineShape) -> float | None:
+def price_per_hour(cluster: Cluster, shapes: Sequence[PipelineShape]) -> float | None:
     """Currency an hour for the chips that the plan uses; None when one of them has no price."""
-    if _without_price(cluster, shape):
+    if _without_price(cluster, shapes):
         return None
     return sum(
-        chips * cluster.node_groups[group].price_per_chip_hour for group, chips in chips_of_groups(shape).items()
+        chips * cluster.node_groups[group].price_per_chip_hour for group, chips in chips_of_groups(shapes).items()
     )
 
 
-def price_warnings(cluster: Cluster, shape: PipelineShape) -> Iterator[PlanNotice]:
+def price_warnings(cluster: Cluster, shapes: Sequence[PipelineShape]) -> Iterator[PlanNotice]:
     """Which used chips have no price, where others have one: a total would count them as free."""
-    missing = _without_price(cluster, shape)
+    missing = _without_price(cluster, shapes)
     if missing and cluster.prices:
         chips = ", ".join(f"{name} ({count:,} used)" for name, count in missing.items())
         yield PlanNotice(
@@ -44,10 +44,10 @@ def price_warnings(cluster: Cluster, shape: PipelineShape) -> Iterator[PlanNotic
         )
 
 
-def _without_price(cluster: Cluster, shape: PipelineShape) -> dict[str, int]:
+def _without_price(cluster: Cluster, shapes: Sequence[PipelineShape]) -> dict[str, int]:
     """Used chips without a price, and how many of them; a stated price of 0 is a price."""
     missing: dict[str, int] = {}
-    for index, count in chips_of_groups(shape).items():
+    for index, count in chips_of_groups(shapes).items():
         group = cluster.node_groups[index]
         if group.chip not in cluster.prices and group.price_per_chip_hour == 0:
             missing[group.chip] = missing.get(group.chip, 0) + count

@@ -43,9 +43,10 @@ class RankView:
     tensor_group, context_group: this process included, in order of tensor_rank, context_rank.
     previous, next: all chips of the neighbouring stages of this replica; empty at the ends.
     expert_group: chips over which the stage's routed experts are spread, in order of expert_rank; else just this one.
-    expert_reduction_group: chips that hold the same routed experts and average their gradients.
+    expert_reduction_group: chips that hold the same routed experts and average their gradients; empty in an island of
+    several pipelines, where that differs from layer to layer: reduction_groups then speak for routed experts too.
     reduction_groups: for every other weight of the stage's layers.
-    tied_groups: for matrices that two layers share and that other stages hold too.
+    tied_groups: for matrices that two layers share and that, in some pipeline of the island, two stages hold.
     first_sequence, num_sequences: this replica's share of each global batch.
     """
 
@@ -174,6 +175,8 @@ def _view(plan: Plan, seat: _Seat, chip_rank: int, process_of: Mapping[int, int]
     group = [process_of[chip] for chip in chips]
     tensor = slice(context_rank * stage.tensor_parallel, (context_rank + 1) * stage.tensor_parallel)
     experts, same_experts = _expert_groups(seat, position, process_of)
+    if len(plan.islands[seat.island].pipelines) > 1 and stage.expert_parallel == 1:
+        same_experts = ()
     same_node = [chip for chip in process_of if _node(chip_map.place(chip)) == _node(place)]
     return RankView(
         rank=process_of[chip_rank],
@@ -259,12 +262,13 @@ def _reduction_groups(
 def _tied_groups(
     plan: Plan, seat: _Seat, tensor_rank: int, process_of: Mapping[int, int]
 ) -> tuple[ReductionGroup, ...]:
-    """Everybody who holds a tied matrix that this stage holds, when another stage of the pipeline holds it too."""
+    """Everybody who holds a tied matrix that this stage holds, when in some pipeline two stages hold it."""
     groups = []
     for tied in plan.tied_layers:
         own = set(seat.stage.layers) & set(tied)
-        others = any(set(stage.layers) & set(tied) for stage in seat.pipeline.stages if stage is not seat.stage)
-        if own and others:
+        pipelines = plan.islands[seat.island].pipelines
+        holders = [sum(1 for stage in p.stages if set(stage.layers) & set(tied)) for p in pipelines]
+        if own and max(holders) > 1:
             groups.append(ReductionGroup(tied, _holders(plan, seat, tensor_rank, process_of, set(tied))))
     return tuple(groups)
 

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from planner.cost.placement import ranks_of_replica
+from planner.cost.placement import Block, ranks_of_place
 from planner.cost.schedule import SCHEDULES, in_flight_counts
+from planner.plan.layout import places_of
 from planner.plan.ranks import ChipMap
 from planner.plan.violation import Subject, Violation
 
@@ -21,25 +22,27 @@ MAX_NAMED = 8
 
 def structure_violations(subject: Subject) -> Iterator[Violation]:
     """Everything about the plan's shape that contradicts its cluster and model."""
-    pipelines = subject.plan.pipelines
-    if len(pipelines) != 1:
-        message = f"this version checks plans of one pipeline shape; the plan has {len(pipelines)}"
-        yield Violation("pipelines", "islands", message)
+    islands = len(subject.plan.islands)
+    if islands != 1:
+        yield Violation("islands", "islands", f"this version checks plans of one island; the plan has {islands}")
         return
-    pipeline, where = pipelines[0], "islands[0].pipelines[0]"
-    yield from _layer_violations(subject, pipeline, where)
-    counts = [*_count_violations(subject, pipeline, where)]
+    for where, pipeline in subject.entries:
+        yield from _layer_violations(subject, pipeline, where)
+    counts = [*_batch_violations(subject), *_mix_violations(subject)]
+    for where, pipeline in subject.entries:
+        counts += _count_violations(subject, pipeline, where)
     yield from counts
-    yield from _schedule_violations(pipeline, where)
-    ranks = [*_rank_violations(subject, pipeline, where)]
+    for where, pipeline in subject.entries:
+        yield from _schedule_violations(pipeline, where)
+    ranks = [*_rank_violations(subject)]
     yield from ranks
     if not (counts or ranks):
-        yield from _placement_violations(subject, pipeline, where)
+        yield from _placement_violations(subject)
         yield from _idle_violations(subject)
 
 
-def _named(names: Sequence[object]) -> str:
-    shown = ", ".join(str(name) for name in names[:MAX_NAMED])
+def _named(names: Sequence[object], between: str = ", ") -> str:
+    shown = between.join(str(name) for name in names[:MAX_NAMED])
     return shown if len(names) <= MAX_NAMED else f"{shown} and {len(names) - MAX_NAMED} more"
 
 
@@ -71,17 +74,40 @@ def _layer_violations(subject: Subject, pipeline: Pipeline, where: str) -> Itera
             yield Violation("recompute", f"{where}.stages[{index}].recompute", message)
 
 
-def _count_violations(subject: Subject, pipeline: Pipeline, where: str) -> Iterator[Violation]:
-    """Micro-batches x size x replicas is the global batch; every stage has ranks for every replica; degrees agree."""
+def _batch_violations(subject: Subject) -> Iterator[Violation]:
+    """Micro-batches x size x replicas of all pipelines is the global batch."""
     batch = subject.model.training.global_batch
-    product = pipeline.replicas * pipeline.micro_batches * pipeline.micro_batch_size
-    if product != batch:
-        message = (
-            f"{pipeline.replicas} replicas x {pipeline.micro_batches} micro-batches x {pipeline.micro_batch_size}"
-            f" sequences = {product}, the global batch is {batch}"
-        )
-        yield Violation("batch", where, message)
-    first = pipeline.stages[0]
+    pipelines = [p for _, p in subject.entries]
+    total = sum(p.replicas * p.micro_batches * p.micro_batch_size for p in pipelines)
+    if total == batch:
+        return
+    if len(pipelines) == 1:
+        (p,) = pipelines
+        message = f"{p.replicas} replicas x {p.micro_batches} micro-batches x {p.micro_batch_size} sequences = {total}"
+    else:
+        terms = [f"{p.replicas} x {p.micro_batches} x {p.micro_batch_size}" for p in pipelines]
+        message = f"replicas x micro-batches x sequences: {_named(terms, ' + ')} = {total}"
+    yield Violation("batch", subject.whole, f"{message}, the global batch is {batch}")
+
+
+def _mix_violations(subject: Subject) -> Iterator[Violation]:
+    """Several shapes average gradients once a step, layer by layer, over whatever stages hold the layer."""
+    if len(subject.entries) == 1:
+        return
+    zero = subject.model.training.zero
+    if zero > 1:
+        message = f"are of several shapes, which run unequal numbers of micro-batches; ZeRO {zero} reduces in each"
+        yield Violation("pipelines", subject.whole, message)
+    expert = subject.entries[0][1].stages[0].expert_parallel
+    if expert != 1:
+        message = f"are of several shapes; experts spread over {expert} chips would span them"
+        yield Violation("degrees", subject.whole, message)
+
+
+def _count_violations(subject: Subject, pipeline: Pipeline, where: str) -> Iterator[Violation]:
+    """Every stage has ranks for every replica; degrees agree."""
+    first = subject.entries[0][1].stages[0]
+    of = "the first stage" if len(subject.entries) == 1 else "the first stage of the first pipeline"
     for index, stage in enumerate(pipeline.stages):
         place = f"{where}.stages[{index}]"
         if len(stage.ranks) != pipeline.replicas:
@@ -94,7 +120,7 @@ def _count_violations(subject: Subject, pipeline: Pipeline, where: str) -> Itera
             yield Violation("ranks", f"{place}.ranks", message)
         for name in ("context_parallel", "expert_parallel"):
             if getattr(stage, name) != getattr(first, name):
-                message = f"is {getattr(stage, name)}, on the first stage {getattr(first, name)}"
+                message = f"is {getattr(stage, name)}, on {of} {getattr(first, name)}"
                 yield Violation("degrees", f"{place}.{name}", message)
 
 
@@ -114,20 +140,22 @@ def _schedule_violations(pipeline: Pipeline, where: str) -> Iterator[Violation]:
         yield Violation("transfers", f"{where}.transfers", f"run {_named(ends)}; the boundaries are {_named(expected)}")
 
 
-def _rank_violations(subject: Subject, pipeline: Pipeline, where: str) -> Iterator[Violation]:
+def _rank_violations(subject: Subject) -> Iterator[Violation]:
     """Chips exist, work once, are of the stage's group and chip; the chips of a replica's stage share a node."""
     chips = ChipMap(subject.plan.inputs.cluster.document)
-    counts = Counter(rank for stage in pipeline.stages for replica in stage.ranks for rank in replica)
+    counts = Counter(
+        rank for _, p in subject.entries for stage in p.stages for replica in stage.ranks for rank in replica
+    )
     absent = [rank for rank in sorted(counts) if rank >= chips.num_chips]
     if absent:
         message = f"the cluster has {chips.num_chips} chips, numbered from 0; there is no chip {_named(absent)}"
-        yield Violation("ranks", where, message)
+        yield Violation("ranks", subject.whole, message)
     twice = [rank for rank, count in sorted(counts.items()) if count > 1]
     if twice:
-        yield Violation("ranks", where, f"used more than once: chip {_named(twice)}")
-    for index, stage in enumerate(pipeline.stages):
-        place = f"{where}.stages[{index}]"
-        yield from _home_violations(chips, stage, place)
+        yield Violation("ranks", subject.whole, f"used more than once: chip {_named(twice)}")
+    for where, pipeline in subject.entries:
+        for index, stage in enumerate(pipeline.stages):
+            yield from _home_violations(chips, stage, f"{where}.stages[{index}]")
 
 
 def _home_violations(chips: ChipMap, stage: Stage, place: str) -> Iterator[Violation]:
@@ -150,29 +178,35 @@ def _home_violations(chips: ChipMap, stage: Stage, place: str) -> Iterator[Viola
             )
 
 
-def _placement_violations(subject: Subject, pipeline: Pipeline, where: str) -> Iterator[Violation]:
-    """Ranks are those of the layout that the cost model prices: the stages of a group fill its slots one after another.
+def _placement_violations(subject: Subject) -> Iterator[Violation]:
+    """Ranks are those of the layout that the cost model prices: the stages of a group fill its slots one after another,
+    those of several shapes as `place_blocks` has it.
 
     A different layout could send gradients over other links, and the predicted times would not be its own.
     """
     groups = subject.cost.groups
     index_of = {group.name: index for index, group in enumerate(groups)}
-    seen: Counter[str] = Counter()
-    for index, stage in enumerate(pipeline.stages):
-        group, stage_index = index_of[stage.node_group], seen[stage.node_group]
-        seen[stage.node_group] += 1
-        degrees = (stage.tensor_parallel, stage.context_parallel)
-        expected = [
-            ranks_of_replica(groups, group, stage_index, replica, pipeline.replicas, *degrees)
-            for replica in range(pipeline.replicas)
+    blocks = [
+        [
+            Block(index_of[stage.node_group], stage.tensor_parallel * stage.context_parallel, pipeline.replicas)
+            for stage in pipeline.stages
         ]
-        wrong = [i for i, (a, b) in enumerate(zip(stage.ranks, expected, strict=False)) if a != b]
-        if wrong:
-            message = (
-                f"replica {wrong[0]} is on chips {_named(stage.ranks[wrong[0]])};"
-                f" the layout that the times are for has it on {_named(expected[wrong[0]])}"
-            )
-            yield Violation("placement", f"{where}.stages[{index}].ranks", message)
+        for _, pipeline in subject.entries
+    ]
+    places = places_of(groups, blocks)
+    if places is None:
+        yield Violation("placement", subject.whole, "have no room in the layout that the times are for")
+        return
+    for (where, pipeline), own, spots in zip(subject.entries, blocks, places, strict=True):
+        for index, stage in enumerate(pipeline.stages):
+            expected = [ranks_of_place(groups, own[index].group, place, own[index].width) for place in spots[index]]
+            wrong = [i for i, (a, b) in enumerate(zip(stage.ranks, expected, strict=False)) if a != b]
+            if wrong:
+                message = (
+                    f"replica {wrong[0]} is on chips {_named(stage.ranks[wrong[0]])};"
+                    f" the layout that the times are for has it on {_named(expected[wrong[0]])}"
+                )
+                yield Violation("placement", f"{where}.stages[{index}].ranks", message)
 
 
 def _idle_violations(subject: Subject) -> Iterator[Violation]:

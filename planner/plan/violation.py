@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from planner.cost.model import CostModel
     from planner.graph.layers import LayerGraph
-    from planner.plan.schema import Plan
+    from planner.plan.schema import Pipeline, Plan
     from planner.spec import Cluster, ModelSpec
 
 __all__ = ["Subject", "Violation"]
@@ -36,3 +36,14 @@ class Subject:
     model: ModelSpec
     graph: LayerGraph
     cost: CostModel
+
+    @property
+    def entries(self) -> list[tuple[str, Pipeline]]:
+        """The pipelines of the only island, each with its place in the plan file."""
+        pipelines = self.plan.islands[0].pipelines
+        return [(f"islands[0].pipelines[{j}]", pipeline) for j, pipeline in enumerate(pipelines)]
+
+    @property
+    def whole(self) -> str:
+        """The place of what concerns all pipelines together."""
+        return "islands[0].pipelines[0]" if len(self.plan.islands[0].pipelines) == 1 else "islands[0].pipelines"

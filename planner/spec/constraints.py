@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema
 
@@ -75,3 +75,6 @@ class Constraints(SpecModel):
 
     micro_batch_size: Annotated[int, whole_number("a micro-batch size", 1, 1_000_000)] | None = None
     """The micro-batch size."""
+
+    shapes: Literal["mixed", "identical"] = "mixed"
+    """`mixed`: pipelines may differ in chips, layers and micro-batches. `identical`: all replicas are of one shape."""

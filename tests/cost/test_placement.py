@@ -6,11 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.placement import (
+    Block,
     chips_of_slot,
     crosses_node,
     first_rank,
     idle_chips_per_node,
     node_of_slot,
+    place_blocks,
+    ranks_of_place,
     ranks_of_replica,
     slot_of,
 )
@@ -63,3 +66,61 @@ def test_no_chip_is_used_twice_and_no_slot_leaves_its_node(chips_per_node, width
     assert len(set(used)) == len(used)
     for slot, members in zip(slots, chips, strict=True):
         assert {chip // chips_per_node for chip in members} == {node_of_slot(slot, chips_per_node // width)}
+
+
+def test_wide_blocks_come_first_and_narrow_ones_fill_what_is_left():
+    # A has two nodes of eight chips
+    blocks = [Block(0, 2, 2), Block(1, 1, 1), Block(0, 4, 3), Block(0, 2, 1)]
+    assert place_blocks((A, B), blocks[:3]) == [[(1, 4), (1, 6)], [(0, 0)], [(0, 0), (0, 4), (1, 0)]]
+    assert place_blocks((A, B), blocks) is None
+
+
+def test_equal_blocks_stay_in_the_order_given():
+    assert place_blocks((B,), [Block(0, 1, 1), Block(0, 2, 1), Block(0, 1, 1)]) == [[(0, 2)], [(0, 0)], [(0, 3)]]
+
+
+def test_chips_that_wide_replicas_leave_over_are_filled():
+    six = ChipGroup("six", "c", nodes=2, chips_per_node=6, tensor_degrees=(1, 2, 4))
+    assert place_blocks((six,), [Block(0, 4, 2), Block(0, 2, 2)]) == [[(0, 0), (1, 0)], [(0, 4), (1, 4)]]
+
+
+groups_and_degrees = st.lists(
+    st.tuples(st.integers(1, 4), st.sampled_from([1, 2, 3, 4, 6, 8]), st.integers(1, 8)), min_size=1, max_size=3
+)
+
+
+@given(groups_and_degrees, st.lists(st.integers(0, 2), min_size=1, max_size=5), st.integers(1, 4), st.integers(1, 2))
+def test_one_shape_sits_where_the_slots_are(shape, order, data, context):
+    groups = [ChipGroup(str(i), "c", nodes, chips, (1,)) for i, (nodes, chips, _) in enumerate(shape)]
+    stages = [g for g in order if g < len(groups)]
+    degrees = [min(tensor, max(1, chips // context)) for _, chips, tensor in shape]
+    if any(degrees[g] * context > groups[g].chips_per_node for g in stages):
+        return
+    placed = place_blocks(groups, [Block(g, degrees[g] * context, data) for g in stages])
+    fits = all(stages.count(g) <= groups[g].max_stages(degrees[g], data, context) for g in set(stages))
+    # what does not fit whole stages may still fit replica by replica, never the other way round
+    assert placed is not None or not fits
+    for s, g in enumerate(stages):
+        for i in range(data if placed else 0):
+            own = ranks_of_place(groups, g, placed[s][i], degrees[g] * context)
+            assert own == ranks_of_replica(groups, g, stages[:s].count(g), i, data, degrees[g], context)
+
+
+@given(
+    st.integers(1, 3),
+    st.sampled_from([4, 8, 16]),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(1, 5)), max_size=8),
+)
+def test_powers_of_two_are_packed_without_loss_and_no_chip_is_used_twice(nodes, chips, sizes):
+    group = ChipGroup("a", "c", nodes, chips, (1,))
+    blocks = [Block(0, 2**power, replicas) for power, replicas in sizes if 2**power <= chips]
+    placed = place_blocks((group,), blocks)
+    assert (placed is not None) == (sum(b.width * b.replicas for b in blocks) <= nodes * chips)
+    ranks = [
+        rank
+        for block, places in zip(blocks, placed or (), strict=False)
+        for place in places
+        for rank in ranks_of_place((group,), 0, place, block.width)
+    ]
+    assert len(set(ranks)) == len(ranks)
+    assert all(first + b.width <= chips for b, p in zip(blocks, placed or (), strict=False) for _, first in p)

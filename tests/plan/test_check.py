@@ -161,10 +161,12 @@ def test_context_and_expert_degrees_are_equal_on_all_stages(plan: Plan) -> None:
     assert "degrees: islands[0].pipelines[0].stages[1].expert_parallel: is 2, on the first stage 1" in texts
 
 
-def test_more_than_one_shape_is_refused_not_half_checked(plan: Plan) -> None:
+def test_the_same_pipeline_twice_takes_its_chips_twice(plan: Plan) -> None:
     document = plan.model_dump(mode="json")
     document["islands"][0]["pipelines"] *= 2
-    only(Plan.model_validate(document), "pipelines", "the plan has 2")
+    texts = found(Plan.model_validate(document))
+    assert any("ranks: islands[0].pipelines: used more than once" in text for text in texts)
+    assert any("batch: islands[0].pipelines: " in text and "= 64, the global batch is 32" in text for text in texts)
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from planner.report.model import model_numbers, model_report
 from planner.report.plan import plan_report
 from planner.spec import parse_cluster, parse_model
 from tests.plan.handmade import document
+from tests.plan.mixed import SITES, entry, mixed_plan, three
 from tests.plan.small import CLUSTER, MODEL, small_plan
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -114,6 +115,37 @@ def test_a_long_plan_in_full_hides_nothing() -> None:
     text = drawn(plan_report(long(), full=True))
     compare("plan_full", text)
     assert all(notice.message in text for notice in long().warnings)
+
+
+def test_a_plan_of_several_shapes() -> None:
+    """Each shape has its tables, without the titles that one shape has; a table before them says who does what."""
+    plan = mixed_plan(three(), SITES.replace("16 GiB", "136 MiB"))
+    assert [w.code for w in plan.warnings] == ["tight", "bubble"]
+    text = drawn(plan_report(plan))
+    compare("plan_mixed", text)
+    assert "1 of 6 stages has less than 10 % memory left: 0 in pipeline 2" in text
+
+
+def many(shapes: int) -> Plan:
+    """Pipelines of one chip each, with one, two or three micro-batches of one sequence."""
+    choices = [entry(1, 1 + j % 3, 1, (0 if j < 4 else 1, 1, 9)) for j in range(shapes)]
+    batch = sum(c.micro_batches for c in choices)
+    model = MODEL.replace("global_batch: 32", f"global_batch: {batch}")
+    return mixed_plan(choices, CLUSTER.replace("nodes: 2", "nodes: 5"), model)
+
+
+def test_a_plan_of_many_shapes_is_short() -> None:
+    """One row a shape, at most so many; the tables of the slowest."""
+    text = drawn(plan_report(many(18)))
+    compare("plan_many", text)
+    shown = drawn(plan_report(many(18), full=True))
+    assert all(f"pipeline {j + 1} of 18: " in shown for j in range(18)) and "more shapes" not in shown
+
+
+def test_up_to_eight_shapes_are_shown_whole() -> None:
+    text = drawn(plan_report(many(8)))
+    assert all(f"pipeline {j + 1} of 8: " in text for j in range(8))
+    assert len(text.splitlines()) < 90
 
 
 def test_what_was_trained_stands_under_the_title() -> None:

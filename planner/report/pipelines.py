@@ -1,0 +1,200 @@
+"""The pipelines of a plan: who holds what, how full and how busy each stage is, what crosses between stages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.console import RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from planner.cost.recurrence import ChainTimes, step_time
+from planner.report.bars import Bar, heading, indented, new_table
+from planner.report.transfers import transfer_table
+from planner.report.words import format_percent, layer_ranges, plural
+from planner.spec.units import format_bytes, format_duration
+
+if TYPE_CHECKING:
+    from planner.plan.schema import Pipeline, Plan, Stage
+
+__all__ = ["pipelines_section"]
+
+_KEEPS_ALL = ("embedding", "norm", "head")
+"""Layers that are never recomputed; in a stack of two, with its name in front."""
+_SHORT_POLICY = {"full": "full", "selective": "sel."}
+_MOST_WHOLE, _MOST_ROWS = 8, 16
+"""With more pipelines than this only the slowest is shown stage by stage, and only the largest have a row, unless
+everything is asked for."""
+_LOAD = "memory of one chip, time of one micro-batch, micro-batches held in flight"
+"""What the bars of a pipeline's stages show."""
+
+
+def pipelines_section(plan: Plan, full: bool) -> Iterator[RenderableType]:
+    """One pipeline with all its tables; of several first what each does, then the tables of each without titles.
+
+    full: every transfer, and every pipeline however many there are.
+    """
+    document, pipelines = plan.inputs.cluster.document, plan.pipelines
+    yield Text("")
+    if len(pipelines) == 1:
+        yield from _only_section(pipelines[0], document, full)
+        return
+    steps = [_own_step_s(pipeline) for pipeline in pipelines]
+    slowest = steps.index(max(steps))
+    yield from _overview(plan, steps, slowest, full)
+    yield Text("")
+    shown = range(len(pipelines))
+    if len(pipelines) > _MOST_WHOLE and not full:
+        shown = range(slowest, slowest + 1)
+        yield Text("the slowest of them; --full shows all")
+    yield Text(f"{_LOAD}:")
+    for index in shown:
+        yield Text("")
+        yield from _one_of_several(pipelines[index], f"pipeline {index + 1} of {len(pipelines)}", document, full)
+
+
+def _only_section(pipeline: Pipeline, cluster: Mapping[str, Any], full: bool) -> Iterator[RenderableType]:
+    yield _title(pipeline, "pipeline")
+    yield indented(_placement_table(pipeline))
+    yield Text("")
+    yield heading(_LOAD)
+    yield indented(_load_table(pipeline))
+    if pipeline.transfers:
+        yield Text("")
+        yield heading("between stages, one micro-batch")
+        yield indented(transfer_table(pipeline, cluster, full))
+    yield Text("")
+    yield indented(Text(f"then, once a step: {_updates(pipeline)}"))
+
+
+def _one_of_several(pipeline: Pipeline, name: str, cluster: Mapping[str, Any], full: bool) -> Iterator[RenderableType]:
+    yield _title(pipeline, name)
+    yield indented(_placement_table(pipeline))
+    yield indented(_load_table(pipeline))
+    if pipeline.transfers:
+        yield indented(transfer_table(pipeline, cluster, full))
+    yield indented(Text(f"once a step: {_updates(pipeline)}"))
+
+
+def _title(pipeline: Pipeline, name: str) -> Text:
+    replicas, sequences = pipeline.replicas, pipeline.micro_batch_size
+    return heading(
+        f"{name}: {replicas} {plural('replica', replicas)} x {pipeline.micro_batches} "
+        f"{plural('micro-batch', pipeline.micro_batches)} of {sequences} {plural('sequence', sequences)}, "
+        f"{pipeline.schedule.name}"
+    )
+
+
+def _overview(plan: Plan, steps: Sequence[float], slowest: int, full: bool) -> Iterator[RenderableType]:
+    """A row a pipeline: its replicas, its share of the global batch, and how long its own step takes."""
+    pipelines = plan.pipelines
+    sequences = [p.replicas * p.micro_batches * p.micro_batch_size for p in pipelines]
+    yield heading(f"{len(pipelines)} shapes of pipeline, {sum(p.replicas for p in pipelines)} replicas in all")
+    columns = ("", "replicas", "stages", "chips", "micro-batches", "size", "of the batch", "step")
+    table = new_table(*columns, right=columns)
+    rows = range(len(pipelines)) if full else _largest(sequences, slowest)
+    for index in rows:
+        pipeline, share = pipelines[index], sequences[index] / sum(sequences)
+        chips = sum(len(replica) for stage in pipeline.stages for replica in stage.ranks)
+        counts = (pipeline.replicas, len(pipeline.stages), chips, pipeline.micro_batches, pipeline.micro_batch_size)
+        numbers = [f"{count:,}" for count in counts]
+        table.add_row(str(index + 1), *numbers, format_percent(share), format_duration(steps[index]))
+    yield indented(table)
+    left = set(range(len(pipelines))) - set(rows)
+    if left:
+        share = sum(sequences[index] for index in left) / sum(sequences)
+        replicas = sum(pipelines[index].replicas for index in left)
+        counted = f"{len(left)} more shapes, {replicas:,} {plural('replica', replicas)}"
+        yield indented(Text(f"and {counted}, {format_percent(share)} of the batch"))
+
+
+def _largest(sequences: Sequence[int], slowest: int) -> Sequence[int]:
+    """Those with the largest shares of the batch and the slowest, in the plan's order; all when they are few."""
+    if len(sequences) <= _MOST_ROWS:
+        return range(len(sequences))
+    order = sorted(range(len(sequences)), key=lambda j: (j != slowest, -sequences[j], j))
+    return sorted(order[: _MOST_ROWS - 1])
+
+
+def _own_step_s(pipeline: Pipeline) -> float:
+    """Step time of the pipeline's own stages; the slowest pipeline's is the plan's."""
+    times = [stage.time for stage in pipeline.stages]
+    chain = ChainTimes(
+        forward=[t.forward_s for t in times],
+        backward=[t.backward_input_s + t.backward_weight_s + t.recompute_s for t in times],
+        update=[t.reduction_s + t.optimizer_s for t in times],
+        send_forward=[t.time_s for t in pipeline.transfers],
+        send_backward=[t.backward_time_s for t in pipeline.transfers],
+    )
+    return step_time(chain, [stage.in_flight for stage in pipeline.stages], pipeline.micro_batches)
+
+
+def _updates(pipeline: Pipeline) -> str:
+    return f"gradient reduction {_up_to(pipeline.reduction_s)}, optimizer {_up_to(pipeline.optimizer_s)}"
+
+
+def _up_to(seconds: float) -> str:
+    return f"up to {format_duration(seconds)}" if seconds > 0 else "none"
+
+
+def _placement_table(pipeline: Pipeline) -> Table:
+    """Who holds what; chips of all replicas. Degrees of context and expert parallelism are shown when one is not 1."""
+    context = any(stage.context_parallel > 1 for stage in pipeline.stages)
+    expert = any(stage.expert_parallel > 1 for stage in pipeline.stages)
+    columns = ["", "node group", "chips", "tp", *(["cp"] if context else []), *(["ep"] if expert else [])]
+    table = new_table(*columns, "layers", "recompute", right=("", "chips", "tp", "cp", "ep"))
+    for index, stage in enumerate(pipeline.stages):
+        degrees = [str(stage.tensor_parallel)]
+        degrees += [str(stage.context_parallel)] if context else []
+        degrees += [str(stage.expert_parallel)] if expert else []
+        chips = f"{sum(len(replica) for replica in stage.ranks):,}"
+        table.add_row(str(index), stage.node_group, chips, *degrees, layer_ranges(stage.layers), _recompute(stage))
+    return table
+
+
+def _recompute(stage: Stage) -> str:
+    """`3/12 full`: how many of the stage's layers run again in the backward pass, of those that can."""
+    counts = dict.fromkeys(_SHORT_POLICY, 0)
+    for policy in stage.recompute.values():
+        counts[policy] += 1
+    able = sum(name in stage.recompute or name.rpartition(".")[2] not in _KEEPS_ALL for name in stage.layers)
+    parts = [f"{count}/{able} {_SHORT_POLICY[policy]}" for policy, count in counts.items() if count]
+    return ", ".join(parts) or "none"
+
+
+def _load_table(pipeline: Pipeline) -> Table:
+    """A bar for memory against what is usable, and one for time against the slowest stage."""
+    table = new_table("", "bar", "memory", "", "bar", "time", "held", right=("", "memory", "time", "held"))
+    slowest = max(_micro_batch_s(stage) for stage in pipeline.stages)
+    for index, stage in enumerate(pipeline.stages):
+        table.add_row(str(index), *_memory_cells(stage), *_time_cells(stage, slowest), str(stage.in_flight))
+    return table
+
+
+def _micro_batch_s(stage: Stage) -> float:
+    time = stage.time
+    return time.forward_s + time.backward_input_s + time.backward_weight_s + time.recompute_s
+
+
+def _memory_cells(stage: Stage) -> tuple[RenderableType, ...]:
+    peak, usable = stage.memory.peak_bytes, stage.memory.usable_bytes
+    share = peak / usable if usable else 1.0
+    if peak > usable:
+        mark, colour = "over", "red"
+    elif stage.memory.is_tight:
+        mark, colour = "tight", "yellow"
+    else:
+        mark, colour = "", "green"
+    used, limit = format_bytes(peak), format_bytes(usable)
+    if used.split()[1] == limit.split()[1]:
+        used = used.split()[0]
+    numbers = f"{used} of {limit}"
+    return Bar(((share, colour),)), numbers, Text(mark, style=colour)
+
+
+def _time_cells(stage: Stage, slowest: float) -> tuple[RenderableType, ...]:
+    time, total = stage.time, _micro_batch_s(stage)
+    scale = slowest or 1.0
+    work = (time.forward_s + time.backward_input_s + time.backward_weight_s) / scale
+    return Bar(((work, "cyan"), (time.recompute_s / scale, "magenta"))), format_duration(total)
