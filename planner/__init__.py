@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     )
     from planner.plan import Plan, RankView, Violation, check_plan
     from planner.search import Progress, SolveOptions, SolveResult, solve
+    from planner.search.baselines import BaselineReport, compare_baselines
     from planner.spec import Cluster, ModelSpec, load_cluster, load_model
 
 __all__ = [
+    "BaselineReport",
     "CheckError",
     "Cluster",
     "DplanError",
@@ -42,6 +44,7 @@ __all__ = [
     "Violation",
     "__version__",
     "check_plan",
+    "compare_baselines",
     "load_cluster",
     "load_model",
     "solve",
@@ -61,6 +64,7 @@ _HOMES = {
     ),
     "planner.plan": ("Plan", "RankView", "Violation", "check_plan"),
     "planner.search": ("Progress", "SolveOptions", "SolveResult", "solve"),
+    "planner.search.baselines": ("BaselineReport", "compare_baselines"),
     "planner.spec": ("Cluster", "ModelSpec", "load_cluster", "load_model"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

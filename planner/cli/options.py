@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["ClusterArgument", "DebugOption", "JsonOption", "ModelArgument", "PlanArgument"]
+__all__ = ["BaselinesOption", "ClusterArgument", "DebugOption", "JsonOption", "ModelArgument", "PlanArgument"]
 
 ClusterArgument = Annotated[
     str, typer.Argument(metavar="CLUSTER", help="A cluster file, the name of a shipped cluster, or - for stdin.")
@@ -17,3 +17,11 @@ ModelArgument = Annotated[
 PlanArgument = Annotated[str, typer.Argument(metavar="PLAN", help="A plan file, or - for stdin.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON document on stdout instead of tables.")]
 DebugOption = Annotated[bool, typer.Option("--debug", help="On a failure print the traceback too.")]
+BaselinesOption = Annotated[
+    bool,
+    typer.Option(
+        "--baselines",
+        help="Also compare with each chip type alone and with rules of thumb, and say why; takes up to eight times"
+        " --time-limit.",
+    ),
+]

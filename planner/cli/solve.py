@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from planner.cli.options import ClusterArgument, DebugOption, JsonOption, ModelArgument
+from planner.cli.baselines import compare, refuse_options
+from planner.cli.options import BaselinesOption, ClusterArgument, DebugOption, JsonOption, ModelArgument
 from planner.errors import CheckError, InputError, InterruptedSolve, Problem
 from planner.report.words import format_percent
 
@@ -68,6 +69,7 @@ def solve(
     fixed_order: Annotated[
         bool, typer.Option("--fixed-order", help="Keep the node groups in the order of the cluster file.")
     ] = False,
+    baselines: BaselinesOption = False,
     json: JsonOption = False,
     debug: DebugOption = False,
 ) -> None:
@@ -81,20 +83,26 @@ def solve(
       dplan solve cluster.yaml model.yaml
       dplan solve mi300x-h100 llama-3.1-8b -o plan.json --time-limit '2 min' --gap '0.5 %'
       dplan solve cluster.yaml model.yaml --objective cost
+      dplan solve memory-tight llama-3.1-70b --baselines
       dplan solve cluster.yaml model.yaml --json | jq .prediction.step_time_s
     """
     from planner.cli.output import warn
     from planner.plan.file import refuse_unwritable
 
     options = _options(objective.value, time_limit, gap, jobs, ignore_memory, fixed_order)
-    loaded_cluster, loaded_model = _load(cluster, model)
     output = output or (_UNFIT_OUTPUT if ignore_memory else _OUTPUT)
+    if baselines:
+        refuse_options(objective.value, ignore_memory, output)
+    loaded_cluster, loaded_model = _load(cluster, model)
     if output != "-":
         refuse_unwritable(output)
     warn((*loaded_cluster.notices, *loaded_model.notices))
     result = _search(loaded_cluster, loaded_model, options)
     warn(result.notices)
-    _deliver(result, output, options, json)
+    compares = baselines and result.why_stopped != "interrupted"
+    _deliver(result, output, options, json and not compares, quiet=json)
+    if compares:
+        compare(loaded_cluster, loaded_model, options, result, output, json)
 
 
 def _options(
@@ -156,8 +164,8 @@ def _search(cluster: Cluster, model: ModelSpec, options: SolveOptions) -> SolveR
         return search(cluster, model, options, progress)
 
 
-def _deliver(result: SolveResult, output: str, options: SolveOptions, json: bool) -> None:
-    """Check, write, say what was found, and leave with the right code."""
+def _deliver(result: SolveResult, output: str, options: SolveOptions, json: bool, quiet: bool) -> None:
+    """Check, write, say what was found, and leave with the right code. quiet: no tables."""
     from planner.cli.output import print_json, print_report, say
     from planner.plan import check_plan
     from planner.report.plan import full_hint, plan_report
@@ -168,7 +176,7 @@ def _deliver(result: SolveResult, output: str, options: SolveOptions, json: bool
     plan.save(output)
     if json and output != "-":
         print_json(plan.model_dump(mode="json"))
-    elif output != "-":
+    elif output != "-" and not quiet:
         print_report(plan_report(plan))
         print(f"\n{full_hint(output)}\n\nwrote {output}")
     place = "standard output" if output == "-" else output

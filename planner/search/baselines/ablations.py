@@ -1,0 +1,239 @@
+"""Solving again with one cause of lost time taken away: what does each side of a comparison gain?
+
+The searches here are those of identical pipelines. Whatever was changed, the plan that is known stays possible and is
+run again under the change, so that a search which found little in its time never makes a change look harmful.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from planner.errors import InterruptedSolve
+from planner.search.baselines.accounts import Replay
+from planner.search.baselines.results import rate_at_bound
+
+if TYPE_CHECKING:
+    from planner.cost.tables import Chain, ChipGroup, LayerTable, Problem, Setting, TransferTable
+    from planner.plan import Plan
+    from planner.search.baselines.budget import Budget, Watch
+    from planner.search.solve import SolveOptions
+    from planner.spec import Cluster, ModelSpec
+
+__all__ = ["CHANGES", "Change", "DividedLayers", "FreeRecompute", "FreeTransfers", "Rate", "Side", "rate_under"]
+
+_LARGER = 8
+"""How many times the batch, where filling, draining and updating are to weigh little."""
+_NEARLY = 2
+"""A search counts as settled within so many times its asked gap."""
+_PIECES = 2
+"""Into how many equal pieces a layer divides, where whole layers are to matter less."""
+
+
+@dataclass(frozen=True)
+class _Changed:
+    """A problem that differs from `base` in what a subclass says."""
+
+    base: Problem
+
+    @property
+    def chain(self) -> Chain:
+        return self.base.chain
+
+    @property
+    def groups(self) -> tuple[ChipGroup, ...]:
+        return self.base.groups
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        return self.base.policies
+
+    @property
+    def global_batch(self) -> int:
+        return self.base.global_batch
+
+    @property
+    def settings(self) -> tuple[Setting, ...]:
+        return self.base.settings
+
+    @property
+    def schedules(self) -> tuple[str, ...]:
+        return self.base.schedules
+
+    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
+        return self.base.table(group, tensor, setting)
+
+    def transfer(
+        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+    ) -> TransferTable:
+        return self.base.transfer(source, source_tensor, target, target_tensor, same_node, setting)
+
+
+class FreeTransfers(_Changed):
+    """Transfers between stages take no time."""
+
+    def transfer(
+        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+    ) -> TransferTable:
+        from planner.cost.tables import TransferTable
+
+        table = self.base.transfer(source, source_tensor, target, target_tensor, same_node, setting)
+        return TransferTable(0.0 * table.forward_s, 0.0 * table.backward_s)
+
+
+class FreeRecompute(_Changed):
+    """Recompute takes no time; what it frees it frees."""
+
+    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
+        table = self.base.table(group, tensor, setting)
+        return None if table is None else replace(table, recompute_s=0.0 * table.recompute_s)
+
+
+class UnlimitedMemory(_Changed):
+    """Every chip holds whatever it is given."""
+
+    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
+        table = self.base.table(group, tensor, setting)
+        return None if table is None else replace(table, usable_bytes=math.inf)
+
+
+class DividedLayers(_Changed):
+    """Every kind of layer that occurs more than once comes in `_PIECES` equal pieces, each with its part of the time
+    and memory (the working set stays whole).
+    """
+
+    @property
+    def chain(self) -> Chain:
+        from planner.cost.tables import Chain
+
+        chain = self.base.chain
+        pieces = [
+            (f"{name}.{piece}", kind)
+            for name, kind in zip(chain.names, chain.kinds, strict=True)
+            for piece in range(self._pieces(kind))
+        ]
+        return Chain(tuple(name for name, _ in pieces), tuple(kind for _, kind in pieces), chain.kind_names)
+
+    def _pieces(self, kind: int) -> int:
+        return _PIECES if self.base.chain.kinds.count(kind) > 1 else 1
+
+    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
+        import numpy as np
+
+        table = self.base.table(group, tensor, setting)
+        if table is None:
+            return None
+        part = np.array([1.0 / self._pieces(kind) for kind in range(len(self.base.chain.kind_names))])
+        return replace(
+            table,
+            forward_s=table.forward_s * part,
+            backward_input_s=table.backward_input_s * part,
+            backward_weight_s=table.backward_weight_s * part,
+            recompute_s=table.recompute_s * part,
+            static_bytes=table.static_bytes * part,
+            saved_bytes=table.saved_bytes * part,
+            reduction_s=table.reduction_s * part,
+            optimizer_s=table.optimizer_s * part,
+        )
+
+
+@dataclass(frozen=True)
+class Change:
+    """One cause taken away.  sentence: in words.  problem: the search's numbers without it.  replay: a known plan's own
+    stages without it.  lifts_memory: whether a side that does not fit has a plan under the change.
+    """
+
+    code: str
+    sentence: str
+    problem: Callable[[Problem], Problem]
+    replay: Replay
+    lifts_memory: bool = False
+
+
+def _as_it_is(problem: Problem) -> Problem:
+    return problem
+
+
+CHANGES: tuple[Change, ...] = (
+    Change("recompute", "recompute takes no time", FreeRecompute, Replay(no_recompute=True)),
+    Change("bubble", f"the batch is {_LARGER} times as large", _as_it_is, Replay(times_batch=_LARGER)),
+    Change("links", "transfers between stages take no time", FreeTransfers, Replay(free_links=True)),
+    Change("integrality", f"every layer divides in {_PIECES}", DividedLayers, Replay()),
+    Change("memory", "memory has no limit", UnlimitedMemory, Replay(no_recompute=True), lifts_memory=True),
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is solved again: the whole cluster, or one chip type alone, with the plan that is known for it."""
+
+    name: str
+    cluster: Cluster
+    model: ModelSpec
+    plan: Plan | None
+
+
+@dataclass(frozen=True)
+class Rate:
+    """Tokens per second that were found, and that nothing can beat (inf where nothing is proved).
+
+    settled: the search came about as close to its own bound as it was asked to.
+    """
+
+    found: float
+    most: float
+    settled: bool = True
+
+    @classmethod
+    def total(cls, rates: Sequence[Rate]) -> Rate:
+        """Several jobs side by side."""
+        settled = all(rate.settled for rate in rates)
+        return cls(sum(rate.found for rate in rates), sum(rate.most for rate in rates), settled)
+
+    @classmethod
+    def of_plan(cls, plan: Plan, gap: float) -> Rate:
+        """What a plan and its certificate say; gap: what was asked."""
+        return cls(plan.prediction.tokens_per_s, rate_at_bound(plan), _near(plan.certificate.gap, gap))
+
+
+def _near(gap: float, asked: float) -> bool:
+    return gap <= _NEARLY * max(asked, 1e-6)
+
+
+def rate_under(change: Change, side: Side, options: SolveOptions, budget: Budget, watch: Watch, parts: int = 1) -> Rate:
+    """A side's rate under a change: the better of a new search and of the known plan's own stages."""
+    from planner.cost.model import CostModel
+    from planner.graph import build_graph
+    from planner.search.baselines.narrowed import with_batch
+    from planner.search.driver import search
+    from planner.search.solve import interruptible, search_settings
+
+    watch.begin(f"{side.name}, if {change.sentence}")
+    training, times = side.model.training, change.replay.times_batch
+    model = with_batch(side.model, training.global_batch * times)
+    cost = CostModel(side.cluster, model, build_graph(model))
+    settings = replace(search_settings(side.cluster, model, cost, options), time_limit_s=budget.next(parts))
+    with interruptible() as interrupted:
+        outcome = search(change.problem(cost), settings, watch.numbers, interrupted)
+    if outcome.why_stopped == "interrupted":
+        raise InterruptedSolve("interrupted while solving again")
+    known = math.inf if side.plan is None else change.replay.step_time_s(side.plan)
+    step, tokens = min(outcome.step_time, known), times * training.global_batch * training.sequence_length
+    if step == math.inf:
+        return Rate(0.0, 0.0 if outcome.why_stopped == "exhausted" else math.inf, outcome.why_stopped == "exhausted")
+    found = outcome.leaf is not None
+    settled = found and _near((step - outcome.bound) / step, options.gap)
+    proved = outcome.bound if found and _only_identical(side) else 0.0
+    return Rate(tokens / step, tokens / min(proved, step) if proved > 0 else math.inf, settled)
+
+
+def _only_identical(side: Side) -> bool:
+    """Whether the side's plan space has only identical pipelines, of which the searches here are: else they prove
+    nothing.
+    """
+    stated = "" if side.plan is None else str(side.plan.certificate.plan_space.get("pipelines", ""))
+    if stated:
+        return stated.startswith("identical")
+    return bool(getattr(side.model.constraints, "shapes", "identical") == "identical")
