@@ -49,7 +49,10 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Proved:
-    """What the search proved. bound: no plan of the space is below it; s a step or, for `cost`, currency a step."""
+    """What the search proved. bound: no plan of the space is below it; s a step or, for `cost`, currency a step.
+
+    identical_bound: no plan of identical pipelines is below it; None where the space has no others.
+    """
 
     bound: float
     gap_asked: float
@@ -57,6 +60,7 @@ class Proved:
     plan_space: Mapping[str, Any]
     objective: Literal["throughput", "cost"] = "throughput"
     solver: Mapping[str, Any] = field(default_factory=dict)
+    identical_bound: float | None = None
 
 
 def recompute_by_name(
@@ -223,6 +227,7 @@ def _certificate(
         bound=bound,
         gap=(objective - bound) / objective,
         gap_asked=proved.gap_asked,
+        identical_bound=proved.identical_bound,
         why_stopped=proved.why_stopped,
         plan_space=dict(proved.plan_space),
         solver=dict(proved.solver),

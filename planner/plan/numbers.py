@@ -202,6 +202,14 @@ def _certificate_violations(subject: Subject, objectives: dict[str, float]) -> I
     gap = (certificate.objective - certificate.bound) / certificate.objective
     if abs(certificate.gap - gap) > _RELATIVE:
         yield Violation("certificate", "certificate.gap", f"is {certificate.gap}, objective and bound give {gap}")
+    identical = certificate.identical_bound
+    if (
+        identical is not None
+        and len(subject.plan.pipelines) == 1
+        and identical > certificate.objective * (1 + _RELATIVE)
+    ):
+        message = f"is {identical}, above the objective {certificate.objective} of a plan of identical pipelines"
+        yield Violation("certificate", "certificate.identical_bound", message)
     asked = certificate.gap_asked
     if certificate.why_stopped == "gap" and asked is not None and gap > max(asked, 1e-6) * (1 + 1e-5):
         yield Violation("certificate", "certificate.why_stopped", f"says that the gap {asked} was reached; it is {gap}")

@@ -257,6 +257,9 @@ class Certificate(PlanModel):
     """(objective - bound) / objective."""
     gap_asked: Fraction | None = None
     """Where the search was told to stop."""
+    identical_bound: Number | None = None
+    """No plan of identical pipelines is better than this, where plans of several shapes were searched too: the part of
+    the space that is searched best. Null where the space has nothing else."""
     why_stopped: Literal["gap", "time", "interrupted", "exhausted"]
     """`gap`: it closed.  `time`: the limit came.  `interrupted`: by a person.  `exhausted`: nothing left to try."""
     plan_space: dict[str, Any]

@@ -28,6 +28,17 @@ def certificate_section(certificate: Certificate) -> Iterator[RenderableType]:
     gap = format_percent(certificate.gap, 2)
     yield indented(Text(f"{step}{objective}, proved lower bound {bound}: gap {gap}"))
     yield indented(Text(_verdict(certificate)))
+    if certificate.identical_bound is not None:
+        yield indented(Text(_among_identical(certificate, certificate.identical_bound)))
+
+
+def _among_identical(certificate: Certificate, bound: float) -> str:
+    """What is known of the plans that people mostly run."""
+    shown = _amount(bound, certificate.unit)
+    if bound > certificate.objective:
+        return f"no plan of identical pipelines is better than {shown}: mixing shapes pays"
+    gap = format_percent((certificate.objective - bound) / certificate.objective, 2)
+    return f"among plans of identical pipelines: lower bound {shown}, gap {gap}"
 
 
 def _amount(value: float, unit: str) -> str:

@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.cost.tables import Chain, ChipGroup, LayerTable, Problem, Setting, TransferTable
+    from planner.cost.tables import (
+        Chain,
+        ChipGroup,
+        Holder,
+        LayerTable,
+        MixedProblem,
+        Reduction,
+        Setting,
+        TransferTable,
+    )
 
 __all__ = ["RelaxedProblem"]
 
@@ -17,7 +26,7 @@ __all__ = ["RelaxedProblem"]
 class RelaxedProblem:
     """`base` with `memory_scale` times the usable memory of every chip (inf: no limit)."""
 
-    base: Problem
+    base: MixedProblem
     memory_scale: float
 
     @property
@@ -52,3 +61,14 @@ class RelaxedProblem:
         self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
     ) -> TransferTable:
         return self.base.transfer(source, source_tensor, target, target_tensor, same_node, setting)
+
+    @property
+    def may_mix(self) -> bool:
+        return self.base.may_mix
+
+    @property
+    def micro_batch_sizes(self) -> tuple[int, ...]:
+        return self.base.micro_batch_sizes
+
+    def reduction(self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int = 1) -> Reduction:
+        return self.base.reduction(own, holders, setting, sharing)

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
 from planner.search.candidates import Limits
@@ -18,14 +18,21 @@ from planner.search.relaxed import RelaxedProblem
 
 if TYPE_CHECKING:
     from planner.cost.model import CostModel
+    from planner.cost.tables import MixedProblem
     from planner.graph.layers import LayerGraph
     from planner.plan import Plan
+    from planner.plan.assemble import PipelineChoice
     from planner.spec import Cluster, ModelSpec
 
 __all__ = ["Progress", "SolveOptions", "SolveResult", "limits_of", "search_settings", "solve"]
 
 
 _MOST_LAYERS = 1200
+_IDENTICAL = "identical replicas of one shape"
+_MIXED = (
+    "replicas of any number of shapes, each with its own micro-batches, micro-batch size, schedule and stages in any"
+)
+_MIXED += " order; expert_parallel and zero as in one shape: mixes only at expert_parallel 1"
 
 
 @dataclass(frozen=True)
@@ -94,9 +101,16 @@ def solve(
     begin = time.monotonic()
     with interruptible() as interrupted:
         outcome = search(problem, settings, _forward(progress), interrupted)
-        if outcome.leaf is None:
+        mixes = why_identical(model, cost, settings.limits, options) is None
+        if outcome.leaf is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted)
-        return _result(cluster, model, graph, cost, options, settings, outcome, interrupted, begin)
+        found = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
+        if mixes and not interrupted():
+            deadline = begin + options.time_limit_s
+            found = _mixed(problem, cost, model, settings, outcome, found, deadline, interrupted)
+        if found is None:
+            _raise_without_plan(cluster, model, options, outcome, interrupted)
+        return _result(cluster, model, graph, cost, options, settings, found)
 
 
 def _refuse_long_chains(cost: CostModel) -> None:
@@ -185,7 +199,7 @@ def _forward(progress: Callable[[Progress], None] | None) -> Callable[[SearchPro
 
 def _raise_without_plan(
     cluster: Cluster, model: ModelSpec, options: SolveOptions, outcome: Outcome, interrupted: Callable[[], bool]
-) -> None:
+) -> NoReturn:
     if outcome.why_stopped == "interrupted":
         raise InterruptedSolve("interrupted before a plan was found; nothing was written")
     if outcome.why_stopped == "time":
@@ -206,31 +220,18 @@ def _result(
     cost: CostModel,
     options: SolveOptions,
     settings: SearchSettings,
-    outcome: Outcome,
-    interrupted: Callable[[], bool],
-    begin: float,
+    found: Found,
 ) -> SolveResult:
-    from planner.plan.assemble import PipelineChoice, Proved, StageChoice, assemble_plan, recompute_by_name
-    from planner.search.settle import settle
+    from planner.plan.assemble import Proved, assemble_plan
 
-    leaf, split = outcome.leaf, outcome.split
-    assert leaf is not None and split is not None
-    left = begin + options.time_limit_s - time.monotonic()
-    if outcome.why_stopped == "gap" and left > 0:
-        split = settle(leaf, split, outcome.step_time, time_limit_s=left, should_stop=interrupted)
-    stages = []
-    for s, stage in enumerate(leaf.stages):
-        first, end = split.bounds(s)
-        recompute = recompute_by_name(cost.chain, first, end, split.policies[s], cost.policies)
-        stages.append(StageChoice(stage.group, stage.tensor, first, end, recompute))
-    choice = PipelineChoice(leaf.root.schedule, leaf.setting, leaf.micro_batches, tuple(stages))
     proved = Proved(
-        bound=outcome.bound,
+        bound=found.bound,
         gap_asked=options.gap,
-        why_stopped=outcome.why_stopped,
-        plan_space=_plan_space(cost, settings.limits, cluster),
+        why_stopped=found.why_stopped,
+        plan_space=_plan_space(cost, settings.limits, cluster, found.mixed),
         objective=options.objective,
-        solver=outcome.statistics,
+        solver=found.statistics,
+        identical_bound=found.identical_bound,
     )
     own = (*cost.excluded, *_unverified_peaks(cluster, model, cost))
     plan = assemble_plan(
@@ -238,12 +239,100 @@ def _result(
         model,
         graph,
         cost,
-        choice,
+        found.choices,
         proved,
         notices=(*cluster.notices, *model.notices, *own),
         ignored_constraints=("memory",) if options.ignore_memory else (),
     )
-    return SolveResult(plan, outcome.why_stopped, own, outcome.statistics)
+    return SolveResult(plan, found.why_stopped, own, found.statistics)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the search found and proved. mixed: the bound holds for mixes of shapes too; identical_bound holds for plans
+    of one shape then.
+    """
+
+    choices: tuple[PipelineChoice, ...]
+    bound: float
+    why_stopped: WhyStopped
+    statistics: dict[str, int]
+    mixed: bool
+    identical_bound: float | None = None
+
+
+def _settled(
+    cost: CostModel, options: SolveOptions, outcome: Outcome, interrupted: Callable[[], bool], begin: float
+) -> Found:
+    """The best plan of identical pipelines, ties settled."""
+    from planner.search.choices import choice_of_leaf
+    from planner.search.settle import settle
+
+    leaf, split = outcome.leaf, outcome.split
+    assert leaf is not None and split is not None
+    left = begin + options.time_limit_s - time.monotonic()
+    if outcome.why_stopped == "gap" and left > 0:
+        split = settle(leaf, split, outcome.step_time, time_limit_s=left, should_stop=interrupted)
+    choice = choice_of_leaf(cost, leaf, split)
+    return Found((choice,), outcome.bound, outcome.why_stopped, outcome.statistics, mixed=False)
+
+
+def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
+    """Why all pipelines must be of one shape; None when they may be mixed."""
+    if model.constraints.shapes != "mixed":
+        return "constraints.shapes does not ask for mixes"
+    if options.objective == "cost":
+        return "the objective cost is searched over identical pipelines"
+    if limits.stages or limits.order is not None or limits.layers_per_stage is not None or limits.fixed_order:
+        return "stages, their order or their layers are pinned"
+    if not cost.may_mix:
+        return "ZeRO-2 and 3 and expert parallel groups need equal pipelines"
+    return None
+
+
+def _mixed(
+    problem: MixedProblem,
+    cost: CostModel,
+    model: ModelSpec,
+    settings: SearchSettings,
+    outcome: Outcome,
+    single: Found | None,
+    deadline: float,
+    interrupted: Callable[[], bool],
+) -> Found | None:
+    """The best plan of all, pipelines of several shapes allowed, from the best one of identical pipelines.
+
+    None when it is proved that nothing fits. Raises NoPlanFoundError when no identical plan fits and no mix was found.
+    """
+    from planner.search.choices import choices_of_mix
+    from planner.search.mixed.driver import Start, search_mixes
+
+    def stop() -> bool:
+        return interrupted() or time.monotonic() >= deadline
+
+    pinned = model.constraints.data_parallel
+    numbers = None if pinned is None else (pinned if isinstance(pinned, tuple) else (pinned,))
+    start = Start(outcome.leaf, outcome.split, outcome.step_time)
+    mixed = search_mixes(problem, settings.limits, numbers, start, settings.gap, stop)
+    if single is None and not mixed.entries:
+        if math.isinf(mixed.bound):
+            return None
+        raise NoPlanFoundError(
+            "no plan of identical pipelines fits, and no mix of pipeline shapes was found",
+            "the first is proved, the second is not: a mix shards its states over more replicas",
+            "give each pipeline more chips or memory, or ask why with `constraints: {shapes: identical}`",
+        )
+    choices = choices_of_mix(cost, mixed.entries, mixed.context_parallel) if mixed.entries else ()
+    choices = choices or (single.choices if single is not None else ())
+    why: WhyStopped = "exhausted"
+    if mixed.step_time - mixed.bound <= max(settings.gap, 1e-6) * mixed.step_time * (1 + 1e-6):
+        why = "gap"
+    elif interrupted():
+        why = "interrupted"
+    elif stop() or outcome.why_stopped == "time":
+        why = "time"
+    statistics = {**outcome.statistics, **mixed.statistics}
+    return Found(choices, mixed.bound, why, statistics, True, None if single is None else single.bound)
 
 
 def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
@@ -257,7 +346,7 @@ def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tu
     )
 
 
-def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster) -> dict[str, Any]:
+def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster, mixed: bool) -> dict[str, Any]:
     """Each dimension of the space that the certificate speaks of."""
     names = [g.name for g in cluster.node_groups]
     space = dict(cost.space)
@@ -268,7 +357,7 @@ def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster) -> dict[str, 
         order = "the cluster file's"
     free = [n for g, n in enumerate(names) if g not in limits.idle and g not in limits.use]
     space |= {
-        "pipelines": "identical replicas of one shape",
+        "pipelines": _MIXED if mixed else _IDENTICAL,
         "group_order": order,
         "may_stay_idle": free,
         "must_stay_idle": [names[g] for g in sorted(limits.idle)],

@@ -76,5 +76,7 @@ class Constraints(SpecModel):
     micro_batch_size: Annotated[int, whole_number("a micro-batch size", 1, 1_000_000)] | None = None
     """The micro-batch size."""
 
-    shapes: Literal["mixed", "identical"] = "mixed"
-    """`mixed`: pipelines may differ in chips, layers and micro-batches. `identical`: all replicas are of one shape."""
+    shapes: Literal["mixed", "identical"] | None = None
+    """`mixed`: pipelines of several shapes may train together, each with its own stages, micro-batches and micro-batch
+    size. `identical`: all pipelines are replicas of one shape. Absent: identical ones are searched, mixed plans pass
+    the check."""

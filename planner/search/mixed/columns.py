@@ -1,0 +1,179 @@
+"""Shapes worth having in a mix, found by pricing: what the relaxed problem would run at the chips' prices."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from planner.search.leaf import Split
+from planner.search.mixed.pricing import Box, Chain, Pricer
+from planner.search.mixed.shapes import Family, Shape, policies_of
+from planner.search.splitting import Splitter
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from planner.search.mixed.shapes import Kind, Pool
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["Column", "Columns"]
+
+_GRID = 1.35
+"""Ratio of neighbouring numbers of micro-batches for which shapes are priced."""
+_BALANCED = 5
+"""Shapes a family whose layers are balanced in each round: those with the most sequences for their price."""
+_CLOSER = 2
+"""Times that the allowance of a priced shape is corrected by its own way through the pipeline."""
+
+
+@dataclass
+class Column:
+    """A shape at one number of replicas in all: its step time over its micro-batches, at best.
+
+    The step time rises by the same amount with every micro-batch once the pipeline is full, so two runs tell it; a
+    mix's real step time is run in full when it is tried.
+    """
+
+    family: Family
+    shape: Shape
+    chips: tuple[int, ...]
+
+    def _runs(self, micro_batches: int) -> float:
+        return self.family.leaf(self.shape.stages, micro_batches).step_time(self.shape.split)
+
+    @cached_property
+    def _line(self) -> tuple[int, float, float]:
+        """Micro-batches that fill the pipeline, seconds for them, and seconds for each one more."""
+        full = 2 * len(self.shape.stages)
+        first, later = self._runs(full), self._runs(2 * full)
+        return full, first, max((later - first) / full, 1e-12)
+
+    def fits(self, micro_batches: int) -> bool:
+        """Whether every stage has the memory, with the recompute that the shape has."""
+        leaf = self.family.leaf(self.shape.stages, micro_batches)
+        return all(leaf.fits(s, p) for s, p in enumerate(self.shape.split.policies))
+
+    def within(self, step_time: float, cap: int) -> int:
+        """The most micro-batches within a step time, at most `cap`; 0 for none."""
+        if cap < 1:
+            return 0
+        full, first, each = self._line
+        most = min(cap, full + int((step_time - first) / each + 1e-9) if step_time >= first else 0)
+        if most < full:
+            most = next((m for m in range(min(full, cap), 0, -1) if self._runs(m) <= step_time), 0)
+        return self._fitting(most)
+
+    def _fitting(self, most: int) -> int:
+        if most < 1 or self.fits(most):
+            return most
+        low, high = 0, most
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.fits(middle) else (low, middle)
+        return low
+
+
+class Columns:
+    """The shapes known so far, at one number of replicas in all. cautious: with the reductions of a likely mix."""
+
+    def __init__(self, pool: Pool, replicas: int, cautious: bool, should_stop: Callable[[], bool]) -> None:
+        self.pool, self.replicas, self.cautious, self.stop = pool, replicas, cautious, should_stop
+        self.known: dict[Shape, Column] = {}
+        self._seen: set[tuple[Family, Chain, int]] = set()
+
+    def add_shape(self, family: Family, shape: Shape) -> None:
+        """A shape that is known from elsewhere."""
+        if shape not in self.known:
+            self.known[shape] = Column(family, shape, self.pool.chips_of(shape.stages))
+
+    def price(self, prices: Sequence[float], step_time: float, most: int) -> None:
+        """Add the best shapes of the relaxed problem at these prices (sequences a chip of each group), with up to
+        `most` sequences a pipeline.
+        """
+        import numpy as np
+
+        for family in self.pool.families(self.replicas, self.cautious):
+            pricer = Pricer(family, step_time)
+            per_slot = np.array([prices[k.group] * k.tensor * self.pool.context for k in family.kinds])
+            found: dict[int, tuple[float, Chain]] = {}
+            last = max(1, min(most, self.pool.problem.global_batch) // family.micro_batch_size)
+            for ratio in (_GRID**2, _GRID, _GRID**0.5):
+                best = max(found, key=lambda m: found[m][0], default=0)
+                for m in _around(best, last, ratio):
+                    if m not in found and not self.stop():
+                        chain = _priced(family, pricer, per_slot, m, step_time)
+                        if chain is not None:
+                            found[m] = chain
+            for m in sorted(found, key=lambda m: (-found[m][0], m))[:_BALANCED]:
+                if not self.stop():
+                    self.add_chain(family, found[m][1], m, step_time)
+            for kind in () if self.stop() else family.kinds:
+                self.add_chain(family, Chain((kind,), (pricer.layers,)), 1, step_time)
+
+    def add_chain(self, family: Family, chain: Chain, m: int, step_time: float) -> None:
+        """Whole layers for a chain's stages: the dynamic programme balances them at m micro-batches, or one fewer."""
+        if (family, chain, m) in self._seen:
+            return
+        self._seen.add((family, chain, m))
+        for tried in dict.fromkeys((m, max(1, m - 1), max(1, int(m * 0.95)), max(1, int(m * 0.9)))):
+            shape = balanced(family, chain.kinds, tried, step_time)
+            if shape is not None:
+                self.add_shape(family, shape)
+                return
+
+
+def _around(best: int, last: int, ratio: float) -> list[int]:
+    """Numbers of micro-batches to look at: all up to `last` in steps of a ratio, or a few steps around the best."""
+    if not best:
+        steps = range(int(math.log(max(last, 1)) / math.log(ratio)) + 2)
+        return sorted({min(last, max(1, round(ratio**i))) for i in steps})
+    return sorted({min(last, max(1, round(best * ratio**i))) for i in (-2, -1, 1, 2)})
+
+
+def _priced(family: Family, pricer: Pricer, prices: Floats, m: int, step_time: float) -> tuple[float, Chain] | None:
+    """The relaxed pipeline of m micro-batches that costs least within a step time, and sequences over cost."""
+    way, result = pricer.fastest_way, None
+    for _ in range(_CLOSER + 1):
+        allowance = (step_time - pricer.least_update - way) / m
+        if allowance <= 0:
+            break
+        box = Box(m, m, allowance, allowance)
+        _, chain = pricer.least(box, prices / family.micro_batch_size, trace=True)
+        if chain is None:
+            break
+        cost = sum(float(prices[family.kinds.index(kind)]) for kind in chain.kinds)
+        result = (m * family.micro_batch_size / max(cost, 1e-300), chain)
+        way, before = pricer.way(chain), way
+        if abs(way - before) <= 0.01 * before:
+            break
+    return result
+
+
+def balanced(family: Family, stages: tuple[Kind, ...], m: int, step_time: float) -> Shape | None:
+    """The shape of these stages that runs m micro-batches fastest, if it takes no longer than `step_time` or so."""
+    leaf = family.leaf(stages, m)
+    splitter = Splitter(leaf)
+    ends = splitter.split_within(step_time)
+    if ends is None:
+        return None
+    _, closer = splitter.bound(0.9 * step_time, step_time, 2e-3)
+    intervals = family.root.intervals
+    for candidate in (closer, ends):
+        if candidate is None:
+            continue
+        policies, first = [], 0
+        for s, end in enumerate(candidate):
+            chosen = policies_of(leaf, s, tuple(int(n) for n in intervals.prefix[end] - intervals.prefix[first]))
+            if chosen is None:
+                break
+            policies.append(chosen)
+            first = end
+        if len(policies) == len(candidate):
+            return Shape(family.schedule, family.micro_batch_size, stages, Split(tuple(candidate), tuple(policies)))
+    return None

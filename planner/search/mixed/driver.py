@@ -1,0 +1,182 @@
+"""From the best plan of identical pipelines to the best mix: exhaustively where the pool is small, else in rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from planner.search.intervals import Intervals
+from planner.search.mixed.bound import mix_bound
+from planner.search.mixed.exhaustive import Found, exhaust, is_small
+from planner.search.mixed.pricing import Box, Pricer
+from planner.search.mixed.rounds import Rounds
+from planner.search.mixed.shapes import Entry, Family, Kind, Pool, Shape
+
+if TYPE_CHECKING:
+    from planner.cost.tables import MixedProblem
+    from planner.search.candidates import Limits
+    from planner.search.leaf import Leaf, Split
+
+__all__ = ["MixedOutcome", "Start", "search_mixes"]
+
+_QUESTIONS, _MOST_QUESTIONS = 100_000, 2000
+"""Relaxed pipelines that a bound may ask for at each context degree: so many over the layers, and at most."""
+_RANGES = (1, 2)
+"""Numbers of pipelines from which a bound has tables of its own."""
+_FOREVER = 1e30
+"""Seconds that no step needs."""
+_CLOSE = 1.25
+"""Once a mix has so many times more or fewer pipelines than its shapes were made for, they are made again."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What is known before: the best plan of identical pipelines. step_time inf: none."""
+
+    leaf: Leaf | None
+    split: Split | None
+    step_time: float
+
+
+@dataclass(frozen=True)
+class MixedOutcome:
+    """entries: the best mix, empty when no mix is better than the start.  bound: no plan of the whole space, mixed or
+    identical, is faster.  exhausted: every mix was looked at.
+    """
+
+    entries: tuple[Entry, ...]
+    context_parallel: int
+    step_time: float
+    bound: float
+    exhausted: bool
+    statistics: dict[str, int]
+
+
+def search_mixes(
+    problem: MixedProblem,
+    limits: Limits,
+    replicas: Sequence[int] | None,
+    start: Start,
+    gap: float,
+    should_stop: Callable[[], bool],
+) -> MixedOutcome:
+    """Look for a mix faster than the start, and bound all of them.
+
+    replicas: the numbers of pipelines to choose from; None: any.  gap: relative; mixes less than that much faster than
+    the best known may be missed, and the bound says so.
+    """
+    found = Found(start.step_time, (), math.inf)
+    bounds, context, small = [start.step_time], 1, True
+    for degree in sorted({s.context_parallel for s in problem.settings if s.expert_parallel == 1}):
+        pool = Pool(problem, Intervals(problem.chain), limits, degree)
+        before = found.step_time
+        wanted = _numbers(pool, replicas)
+        if wanted and is_small(pool):
+            found = exhaust(pool, wanted, found, gap, should_stop)
+            bounds.append(found.bound)
+        elif wanted and not math.isfinite(found.step_time):
+            small = False
+            bounds.append(math.inf if nothing_fits(pool, wanted) else 0.0)
+        elif wanted:
+            small = False
+            prices = _improve(pool, wanted, found, start, should_stop)
+            bounds.append(_bound(pool, wanted, found, prices, gap, should_stop))
+        context = degree if found.step_time < before else context
+    statistics = {"mixes": found.mixes}
+    bound = 0.0 if should_stop() else min([*bounds, found.step_time])
+    return MixedOutcome(found.entries, context, found.step_time, bound, small and not should_stop(), statistics)
+
+
+def nothing_fits(pool: Pool, wanted: Sequence[int]) -> bool:
+    """Proof that no pipeline has the memory: one micro-batch in flight, states divided over the most replicas."""
+    import numpy as np
+
+    for family in pool.families(max(wanted)):
+        single = family.root.single_stage()
+        whole = family.root.intervals.index[0, family.root.intervals.num_layers]
+        if any((o := single.options(g, t)) is not None and np.isfinite(o.times(1)[whole]) for g, t in pool.kinds):
+            return False
+        seconds, _ = Pricer(family, _FOREVER).least(Box(1, 1, 0.0, _FOREVER), np.zeros(len(family.kinds)))
+        if math.isfinite(seconds):
+            return False
+    return True
+
+
+def _numbers(pool: Pool, replicas: Sequence[int] | None) -> list[int]:
+    """Numbers of pipelines that the batch and the chips allow."""
+    narrowest = [
+        min((t for g, t in pool.kinds if g == h), default=0) * pool.context for h in range(len(pool.num_chips))
+    ]
+    room = sum(n // width for n, width in zip(pool.num_chips, narrowest, strict=True) if width)
+    most = min(room, pool.problem.global_batch // min(pool.micro_batch_sizes, default=1))
+    return [r for r in (range(1, most + 1) if replicas is None else replicas) if r <= most]
+
+
+def _improve(
+    pool: Pool, wanted: Sequence[int], found: Found, start: Start, should_stop: Callable[[], bool]
+) -> list[float]:
+    """Rounds at the start's number of pipelines, and again at that of the best mix; the last prices."""
+    guess = start.leaf.setting.data_parallel if start.leaf is not None else max(wanted)
+    best = _with_start(pool, found, start)
+    prices: list[float] = []
+    shapes: list[Shape] = []
+    for cautious in (True, False):
+        for _ in range(2):
+            number = min(wanted, key=lambda r: abs(r - guess))
+            rounds = Rounds(pool, number, cautious, best, shapes, should_stop)
+            rounds.run()
+            prices, shapes = rounds.prices, list(rounds.columns.known)
+            used = sum(e.replicas for e in best.entries)
+            if not used or max(used / number, number / used) < _CLOSE:
+                break
+            guess = used
+    if best.step_time < found.step_time:
+        found.step_time, found.entries = best.step_time, best.entries
+    found.mixes += best.mixes
+    return prices
+
+
+def _with_start(pool: Pool, found: Found, start: Start) -> Found:
+    """What is known, the start's shape among the entries so that its pipelines can be mixed with others."""
+    entries = found.entries
+    leaf = start.leaf
+    if not entries and leaf is not None and start.split is not None and leaf.setting.context_parallel == pool.context:
+        stages = tuple(Kind(s.group, s.tensor) for s in leaf.stages)
+        shape = Shape(leaf.root.schedule, leaf.setting.micro_batch_size, stages, start.split)
+        entries = (Entry(shape, leaf.setting.data_parallel, leaf.micro_batches),)
+    return Found(found.step_time, entries, math.inf)
+
+
+def _bound(
+    pool: Pool,
+    wanted: Sequence[int],
+    found: Found,
+    prices: Sequence[float],
+    gap: float,
+    should_stop: Callable[[], bool],
+) -> float:
+    """No mix of the pool is faster."""
+    goal = found.step_time * (1 - gap)
+    if should_stop() or not math.isfinite(goal):
+        return 0.0
+    return mix_bound(
+        pool, [*_families(pool, wanted)], prices, goal, _QUESTIONS // pool.intervals.num_layers, should_stop
+    )
+
+
+def _families(pool: Pool, wanted: Sequence[int]) -> Iterator[tuple[Family, int, int]]:
+    """Families that cover all numbers of pipelines, and the fewest and most micro-batches of theirs."""
+    batch, smallest = pool.problem.global_batch, min(pool.micro_batch_sizes)
+    ends = [*_RANGES[1:], math.inf]
+    for low, end in zip(_RANGES, ends, strict=True):
+        numbers = [r for r in wanted if low <= r < end]
+        for schedule in pool.problem.schedules if numbers else ():
+            for size in pool.micro_batch_sizes:
+                most = (batch - (numbers[0] - 1) * smallest) // size
+                if numbers == [1] and batch % size:
+                    continue
+                fewest = most if numbers == [1] else 1
+                if most >= 1:
+                    yield Family(pool, schedule, size, numbers[-1], numbers[0]), fewest, most

@@ -1,0 +1,130 @@
+"""The exact step time of a mix of pipelines, by the rules that the checker applies to plans."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from planner.cost.holders import holder_of, lines_crossed, shared_layers
+from planner.cost.recurrence import ChainTimes, step_time
+from planner.cost.tables import Setting
+from planner.search.candidates import Limits, Root
+from planner.search.leaf import Leaf
+from planner.search.mixed.shapes import merged
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Sequence
+
+    from planner.cost.tables import Holder, TransferTable
+    from planner.search.mixed.shapes import Entry, MixedLeaf, Pool
+
+__all__ = ["chain_times_of_mix", "identical_leaf", "step_time_of_mix"]
+
+
+def step_time_of_mix(pool: Pool, entries: Sequence[Entry]) -> float:
+    """Seconds of a step: the slowest pipeline's, transfers and reductions on the links they really use; inf when the
+    entries cannot be placed. One entry alone is a plan of identical pipelines, with their rules.
+    """
+    if len(entries) == 1:
+        leaf = identical_leaf(pool, entries[0])
+        return float("inf") if leaf is None else leaf.step_time(entries[0].shape.split)
+    times = chain_times_of_mix(pool, entries)
+    if times is None:
+        return float("inf")
+    return max(step_time(t, in_flight, e.micro_batches) for (t, in_flight), e in zip(times, entries, strict=True))
+
+
+def identical_leaf(pool: Pool, entry: Entry) -> Leaf | None:
+    """The leaf of a plan of one shape; None when its stages differ in degree in a group, or have no room or numbers."""
+    shape, used = entry.shape, pool.problem.groups
+    degrees: dict[int, int] = {}
+    counts: dict[int, int] = {}
+    for g, t in shape.stages:
+        if degrees.setdefault(g, t) != t:
+            return None
+        counts[g] = counts.get(g, 0) + 1
+    setting = Setting(shape.micro_batch_size, entry.replicas, pool.context)
+    root = Root(pool.problem, pool.intervals, setting, shape.schedule, Limits())
+    root.micro_batches = entry.micro_batches
+    tables = root.single_stage() if len(shape.stages) == 1 else root
+    for g, n in counts.items():
+        if n > used[g].max_stages(degrees[g], entry.replicas, pool.context) or tables.options(g, degrees[g]) is None:
+            return None
+    leaf = _indexed(root, shape.stages)
+    return leaf if _fits(leaf, entry) else None
+
+
+def _indexed(root: Root, stages: Sequence[tuple[int, int]]) -> Leaf:
+    """A leaf whose stages are numbered within their group along the whole pipeline."""
+    leaf = Leaf(root, merged(tuple(stages)))  # type: ignore[arg-type]
+    seen: dict[int, int] = {}
+    numbered = []
+    for stage in leaf.stages:
+        numbered.append(replace(stage, index=seen.get(stage.group, 0)))
+        seen[stage.group] = seen.get(stage.group, 0) + 1
+    leaf.stages = tuple(numbered)
+    return leaf
+
+
+def _fits(leaf: Leaf, entry: Entry) -> bool:
+    return all(leaf.fits(s, policies) for s, policies in enumerate(entry.shape.split.policies))
+
+
+def chain_times_of_mix(pool: Pool, entries: Sequence[Entry]) -> list[tuple[ChainTimes, tuple[int, ...]]] | None:
+    """Times and in-flight counts of every entry's pipeline; None when the entries cannot be placed."""
+    places = pool.places(entries)
+    if places is None:
+        return None
+    replicas = sum(e.replicas for e in entries)
+    crossed = lines_crossed([(e.replicas, [g for g, _ in e.shape.stages]) for e in entries])
+    holders = [
+        [holder_of(g, t, spots) for (g, t), spots in zip(e.shape.stages, own, strict=True)]
+        for e, own in zip(entries, places, strict=True)
+    ]
+    result = []
+    for j, entry in enumerate(entries):
+        shape = entry.shape
+        family = pool.family(shape.schedule, shape.micro_batch_size, replicas)
+        leaf = family.leaf(shape.stages, entry.micro_batches)
+        best = leaf.chain_times(shape.split)
+        tables = [_transfer(leaf, s, places[j], crossed) for s in range(leaf.num_stages - 1)]
+        kinds = [pool.intervals.chain.kinds[end - 1] for end in shape.split.ends[:-1]]
+        times = ChainTimes(
+            best.forward,
+            best.backward,
+            _updates(pool, entries, j, leaf, holders),
+            [float(t.forward_s[k]) for t, k in zip(tables, kinds, strict=True)],
+            [float(t.backward_s[k]) for t, k in zip(tables, kinds, strict=True)],
+        )
+        result.append((times, leaf.in_flight))
+    return result
+
+
+def _transfer(
+    leaf: MixedLeaf, s: int, places: Sequence[Sequence[tuple[int, int]]], crossed: Counter[tuple[int, int]]
+) -> TransferTable:
+    """The boundary after stage s where its replicas really sit; pipelines that cross two groups share their line."""
+    a, b = leaf.stages[s], leaf.stages[s + 1]
+    same = a.group == b.group and all(x[0] == y[0] for x, y in zip(places[s], places[s + 1], strict=True))
+    sharing = crossed[min(a.group, b.group), max(a.group, b.group)] if a.group != b.group else 1
+    setting = replace(leaf.root.setting, data_parallel=sharing, mixed=False, single_stage=False)
+    return leaf.root.problem.transfer(a.group, a.tensor, b.group, b.tensor, same, setting)
+
+
+def _updates(
+    pool: Pool, entries: Sequence[Entry], j: int, leaf: MixedLeaf, holders: Sequence[Sequence[Holder]]
+) -> list[float]:
+    """Reduction and optimizer seconds of every stage of entry j."""
+    kinds = pool.intervals.chain.kinds
+    sharing = max(len(e.shape.stages) for e in entries)
+    updates = [0.0] * leaf.num_stages
+    for piece in shared_layers([e.shape.split.ends for e in entries]):
+        own = piece.stages[j]
+        table = leaf.table(own)
+        held = tuple(holders[i][s] for i, s in enumerate(piece.stages))
+        reduced = pool.problem.reduction(j, held, leaf.setting, sharing)
+        updates[own] += reduced.fixed_s
+        for layer in range(piece.first, piece.end):
+            updates[own] += float(reduced.seconds[kinds[layer]] + table.optimizer_s[kinds[layer]])
+    return updates

@@ -1,0 +1,73 @@
+"""The master program: how many replicas of each shape, and its relaxation's prices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from planner.search.highs import solve_program
+
+if TYPE_CHECKING:
+    from planner.search.mixed.columns import Column
+
+__all__ = ["chip_prices", "most_sequences", "replica_counts"]
+
+_SECONDS = 10.0
+
+
+def chip_prices(columns: Sequence[Column], most: Sequence[int], chips: Sequence[int]) -> list[float] | None:
+    """Prices of chips (sequences a step, one a group) at which no column runs more sequences than it costs, and all
+    chips together cost least: the dual of the relaxed master.
+
+    minimise   sum_g chips[g] * price[g]
+    for all columns j:   sum_g used[j, g] * price[g] >= sequences[j]
+    """
+    import pulp
+
+    lp = pulp.LpProblem("prices", pulp.LpMinimize)
+    price = [lp.add_variable(f"price__g{g}", 0) for g in range(len(chips))]
+    lp += pulp.lpSum(n * p for n, p in zip(chips, price, strict=True) if n)
+    for j, (column, m) in enumerate(zip(columns, most, strict=True)):
+        if m:
+            paid = pulp.lpSum(n * p for n, p in zip(column.chips, price, strict=True) if n)
+            lp += paid >= m * column.shape.micro_batch_size, f"paid__j{j}"
+    answer = solve_program(lp, time_limit_s=_SECONDS)
+    if answer.values is None:
+        return None
+    return [max(0.0, float(answer.values.get(p.name, 0.0))) for p in price]
+
+
+def most_sequences(prices: Sequence[float], chips: Sequence[int]) -> float:
+    """What all chips cost together: the relaxed master's optimum, by duality."""
+    return sum(p * n for p, n in zip(prices, chips, strict=True))
+
+
+def replica_counts(
+    columns: Sequence[Column],
+    most: Sequence[int],
+    chips: Sequence[int],
+    needed: frozenset[int],
+    should_stop: Callable[[], bool],
+) -> list[int] | None:
+    """Replicas of every column, so that all run the most sequences; None when nothing is found.
+
+    maximise   sum_j sequences[j] * replicas[j]
+    for all groups g:    sum_j used[j, g] * replicas[j] <= chips[g]
+    for needed groups g: sum_j [used[j, g] > 0] * replicas[j] >= 1
+    """
+    import pulp
+
+    lp = pulp.LpProblem("master", pulp.LpMinimize)
+    count = []
+    for j, column in enumerate(columns):
+        room = min((n // used for n, used in zip(chips, column.chips, strict=True) if used), default=0)
+        count.append(lp.add_variable(f"replicas__j{j}", 0, room if most[j] else 0, pulp.LpInteger))
+    lp += pulp.lpSum(-m * c.shape.micro_batch_size * x for c, m, x in zip(columns, most, count, strict=True) if m)
+    for g, n in enumerate(chips):
+        lp += pulp.lpSum(c.chips[g] * x for c, x in zip(columns, count, strict=True) if c.chips[g]) <= n, f"chips__g{g}"
+        if g in needed:
+            lp += pulp.lpSum(x for c, x in zip(columns, count, strict=True) if c.chips[g]) >= 1, f"needed__g{g}"
+    answer = solve_program(lp, time_limit_s=_SECONDS, should_stop=should_stop)
+    if answer.values is None:
+        return None
+    return [round(answer.values.get(x.name, 0.0)) for x in count]

@@ -1,0 +1,162 @@
+"""Larger pools: shapes by pricing, replicas of each by the master program, then the exact step time of the mix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from planner.search.mixed.columns import Column, Columns
+from planner.search.mixed.master import chip_prices, most_sequences, replica_counts
+from planner.search.mixed.polish import Polisher
+from planner.search.mixed.shapes import Pool, Shape
+
+if TYPE_CHECKING:
+    from planner.search.mixed.exhaustive import Found
+
+__all__ = ["Rounds"]
+
+_ROUNDS = 6
+_WORTH_A_ROUND = 2e-3
+"""What a new column must run beyond what it costs, relatively, for another round."""
+_TARGETS = 6
+"""Step times between the relaxed master's and the best known that the master program is asked for."""
+_MOST_COLUMNS = 40
+"""Columns of the master program: those that cost least beyond what they run."""
+_MOST_SEQUENCES = 2
+"""Pipelines priced run up to so many times the sequences of a pipeline of the best plan known."""
+_TRIES = 250
+"""Mixes whose real step time is looked at in one run of rounds."""
+_NEVER = 1e6
+"""Factor on the prices of the other groups when pipelines of one group alone are looked for."""
+
+
+class Rounds:
+    """Column generation at one number of replicas in all. cautious: with the reductions of a likely mix.
+
+    shapes: known from elsewhere.
+    """
+
+    def __init__(
+        self,
+        pool: Pool,
+        replicas: int,
+        cautious: bool,
+        best: Found,
+        shapes: Sequence[Shape],
+        should_stop: Callable[[], bool],
+    ) -> None:
+        self.pool, self.best, self.stop = pool, best, should_stop
+        self.batch = pool.problem.global_batch
+        self.columns = Columns(pool, replicas, cautious, should_stop)
+        self.prices = _prices_by_rate(pool, replicas)
+        self.polisher = Polisher(pool, best, _TRIES, should_stop)
+        for shape in (*(e.shape for e in best.entries), *shapes):
+            family = pool.family(shape.schedule, shape.micro_batch_size, replicas, cautious)
+            self.columns.add_shape(family, shape)
+        each = max((e.micro_batches * e.shape.micro_batch_size for e in best.entries), default=self.batch)
+        self.most = min(self.batch, _MOST_SEQUENCES * each)
+
+    def run(self) -> None:
+        """Generate columns until they add nothing, solve the master at a few step times, search around the best."""
+        step = self.best.step_time
+        if self.columns.cautious and sum(1 for n in self.pool.num_chips if n) > 1:
+            for g, n in enumerate(self.pool.num_chips):
+                if n:
+                    alone = [p if h == g else p * _NEVER for h, p in enumerate(self.prices)]
+                    self.columns.price(alone, step, self.most)
+        step = self._relax(step)
+        for _ in range(_ROUNDS):
+            known = len(self.columns.known)
+            self.columns.price(self.prices, step, self.most)
+            if self.stop() or not self._earns(self._listed()[known:], step):
+                break
+            step = self._relax(step)
+        self._solve_masters(step)
+        self._climb()
+
+    def _earns(self, columns: Sequence[Column], step_time: float) -> bool:
+        """Whether a column runs more sequences than it costs, by so much that another round is worth its time."""
+        most = self._within(columns, step_time)
+        return any(
+            m * c.shape.micro_batch_size > self._cost(c) * (1 + _WORTH_A_ROUND)
+            for c, m in zip(columns, most, strict=True)
+        )
+
+    def _climb(self) -> None:
+        """Local search from the best mix, with the shapes that are worth most at the last prices."""
+        if self.best.entries:
+            start: dict[Shape, int] = {}
+            for e in self.best.entries:
+                start[e.shape] = start.get(e.shape, 0) + e.replicas
+            columns = self._listed()
+            most = self._within(columns, self.best.step_time)
+            worth = [self._cost(c) - m * c.shape.micro_batch_size for c, m in zip(columns, most, strict=True)]
+            ranked = sorted((j for j, m in enumerate(most) if m), key=lambda j: (worth[j], j))
+            self.polisher.climb(start, [columns[j].shape for j in ranked])
+
+    def _listed(self) -> list[Column]:
+        return list(self.columns.known.values())
+
+    def _within(self, columns: Sequence[Column], step_time: float) -> list[int]:
+        caps = [0 if self.stop() else self.batch // c.shape.micro_batch_size for c in columns]
+        return [c.within(step_time, cap) for c, cap in zip(columns, caps, strict=True)]
+
+    def _relax(self, step_time: float) -> float:
+        """The least step time at which fractions of columns run the whole batch; its prices are kept."""
+        columns, low, high = self._listed(), 0.5 * step_time, step_time
+        while high - low > 2e-3 * high and not self.stop():
+            middle = (low + high) / 2
+            prices = chip_prices(columns, self._within(columns, middle), self.pool.num_chips)
+            if prices is not None and most_sequences(prices, self.pool.num_chips) >= self.batch:
+                high = middle
+            else:
+                low = middle
+        prices = chip_prices(columns, self._within(columns, high), self.pool.num_chips)
+        if prices is not None and any(prices):
+            self.prices = prices
+        return high
+
+    def _solve_masters(self, low: float) -> None:
+        """Ask the master for the whole batch at step times from the best known down to the relaxed one."""
+        high = self.best.step_time
+        for _ in range(_TARGETS):
+            if self.stop() or high - low <= 1e-3 * high:
+                return
+            middle = (low + high) / 2
+            if self._solve_master(middle):
+                high = min(middle, self.best.step_time)
+            else:
+                low = middle
+
+    def _solve_master(self, step_time: float) -> bool:
+        """Whether whole replicas run the whole batch in time; the mix is tried, whatever it really takes."""
+        columns = self._listed()
+        most = self._within(columns, step_time)
+        ranked = sorted(
+            (j for j, m in enumerate(most) if m),
+            key=lambda j: (self._cost(columns[j]) - most[j] * columns[j].shape.micro_batch_size, j),
+        )[:_MOST_COLUMNS]
+        chosen, at_most = [columns[j] for j in ranked], [most[j] for j in ranked]
+        counts = replica_counts(chosen, at_most, self.pool.num_chips, self.pool.limits.use, self.stop)
+        if counts is None:
+            return False
+        runs = [(c, x, m) for c, x, m in zip(chosen, counts, at_most, strict=True) if x]
+        if sum(x * m * c.shape.micro_batch_size for c, x, m in runs) < self.batch:
+            return False
+        self.polisher.value({c.shape: x for c, x, _ in runs})
+        return True
+
+    def _cost(self, column: Column) -> float:
+        return sum(p * n for p, n in zip(self.prices, column.chips, strict=True))
+
+
+def _prices_by_rate(pool: Pool, replicas: int) -> list[float]:
+    """A first guess: what a chip does in a second at the best of its degrees, all chips together the batch."""
+    family = pool.families(replicas)[0]
+    rates = [0.0] * len(pool.num_chips)
+    for g, t in family.kinds:
+        options = family.root.options(g, t)
+        if options is not None and options.least_time_per_work < float("inf"):
+            rates[g] = max(rates[g], 1 / (t * pool.context * max(options.least_time_per_work, 1e-300)))
+    whole = sum(r * n for r, n in zip(rates, pool.num_chips, strict=True)) or 1.0
+    return [r * pool.problem.global_batch / whole for r in rates]

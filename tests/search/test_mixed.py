@@ -1,0 +1,93 @@
+"""Pipelines of several shapes: the search equals the enumeration of every mix, and no bound is above it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from planner.search.candidates import Limits
+from planner.search.driver import SearchSettings, search
+from planner.search.mixed import driver
+from planner.search.mixed.driver import MixedOutcome, Start, search_mixes
+from tests.search.mixed_problems import MixedTables, best_mix_by_enumeration, random_mixed_problem
+
+FAST, ALL = 40, 200
+
+
+def mixes_of(problem: MixedTables, start: Start | None = None, gap: float = 0.0) -> MixedOutcome:
+    return search_mixes(problem, Limits(), None, start or Start(None, None, math.inf), gap, lambda: False)
+
+
+def close(a: float, b: float) -> bool:
+    return a == b or abs(a - b) <= 1e-9 * b
+
+
+def check_equals_enumeration(seed: int) -> None:
+    problem = random_mixed_problem(seed)
+    outcome, best = mixes_of(problem), best_mix_by_enumeration(problem)
+    assert close(outcome.step_time, best)
+    assert outcome.exhausted and close(outcome.bound, best)
+
+
+@pytest.mark.parametrize("seed", range(FAST))
+def test_the_best_mix_is_that_of_exhaustive_enumeration(seed: int) -> None:
+    check_equals_enumeration(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(FAST, ALL))
+def test_the_best_mix_is_that_of_exhaustive_enumeration_on_more_pools(seed: int) -> None:
+    check_equals_enumeration(seed)
+
+
+@pytest.mark.parametrize("seed", range(0, 60, 3))
+def test_rounds_start_from_the_best_identical_plan_and_bound_every_mix(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The way of larger pools, on small ones, where the truth is known."""
+    monkeypatch.setattr(driver, "is_small", lambda pool: False)
+    problem = random_mixed_problem(seed)
+    found = search(problem, SearchSettings(gap=0.0))
+    start = Start(found.leaf, found.split, found.step_time)
+    outcome, best = mixes_of(problem, start), best_mix_by_enumeration(problem)
+    assert outcome.bound <= best * (1 + 1e-9)
+    assert best <= outcome.step_time * (1 + 1e-9)
+    assert outcome.step_time <= found.step_time
+    assert not outcome.exhausted
+
+
+def test_a_mix_that_beats_every_identical_plan_is_found() -> None:
+    """Among the random pools some are not divided best into equal pipelines; there the mix must win."""
+    gains = 0
+    for seed in range(FAST):
+        problem = random_mixed_problem(seed)
+        found, mixed = search(problem, SearchSettings(gap=0.0)), mixes_of(problem)
+        assert mixed.step_time <= found.step_time * (1 + 1e-9)
+        gains += mixed.step_time < found.step_time * (1 - 1e-6)
+    assert gains >= 5
+
+
+def test_a_wider_gap_may_miss_a_mix_and_its_bound_says_so() -> None:
+    for seed in range(0, 20, 2):
+        problem = random_mixed_problem(seed)
+        exact, rough = mixes_of(problem), mixes_of(problem, gap=0.2)
+        if math.isfinite(exact.step_time):
+            assert rough.bound <= exact.step_time * (1 + 1e-9)
+            assert rough.step_time * (1 - 0.2) <= exact.step_time * (1 + 1e-9)
+
+
+def test_limits_hold_in_every_mix() -> None:
+    """An idle group stays idle, and a number of stages is that of every pipeline."""
+    problem = random_mixed_problem(3)
+    idle = search_mixes(problem, Limits(idle=frozenset({1})), None, Start(None, None, math.inf), 0.0, lambda: False)
+    assert all(kind.group != 1 for e in idle.entries for kind in e.shape.stages)
+    two = search_mixes(problem, Limits(total_stages=2), None, Start(None, None, math.inf), 0.0, lambda: False)
+    assert two.entries and all(len(e.shape.stages) == 2 for e in two.entries)
+
+
+def test_pinned_numbers_of_pipelines_are_kept() -> None:
+    problem = random_mixed_problem(3)
+    for number in (1, 2, 3):
+        outcome = search_mixes(problem, Limits(), (number,), Start(None, None, math.inf), 0.0, lambda: False)
+        assert sum(e.replicas for e in outcome.entries) == number
