@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class Setting:
     expert_parallel: int = 1
     single_stage: bool = False
     """The pipeline has one stage: tied matrices need no second copy and no all-reduce."""
-    mixed: bool = False
+    mixed: bool = field(default=False, repr=False)
     """`data_parallel` counts the replicas of all shapes together; a stage has those of its own shape. Tables then have
     the least reduction that any mix can reach, and transfers share no line: both are lower bounds."""
 

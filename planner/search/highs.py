@@ -55,8 +55,9 @@ def solve_program(
 ) -> SolverAnswer:
     """Minimise `program` to optimality, from `start` if given.
 
-    A HiGHS run that ends with an error or an unclear status is repeated without presolve; if that fails too the answer
-    is `error` with bound -inf.
+    HiGHS runs without presolve: with it, HiGHS 1.16.0 called feasible small programs infeasible, and gave an objective
+    below what its own solution costs (tests/search/branching keeps such programs). A run that ends with an error or an
+    unclear status is repeated with presolve; if that fails too the answer is `error` with bound -inf.
     CBC is there to check HiGHS (tests).
     """
     unknown = set(options or {}) - _HIGHS_OPTIONS
@@ -64,9 +65,11 @@ def solve_program(
         raise AssertionError(f"unknown solver options: {sorted(unknown)}")
     if solver == "cbc":
         return _solve_with_cbc(program, time_limit_s)
-    answer = _solve_with_highs(program, time_limit_s, start, should_stop, dict(options or {}))
+    asked = {"presolve": "off", **(options or {})}
+    answer = _solve_with_highs(program, time_limit_s, start, should_stop, asked)
     if answer.stop == "error":
-        answer = _solve_with_highs(program, time_limit_s, start, should_stop, {**(options or {}), "presolve": "off"})
+        other = "on" if asked["presolve"] == "off" else "off"
+        answer = _solve_with_highs(program, time_limit_s, start, should_stop, {**asked, "presolve": other})
     return answer
 
 
@@ -158,9 +161,21 @@ def _solve_with_highs(
     bound = float(info.mip_dual_bound) if is_mip else objective
     if stop == "infeasible":
         return SolverAnswer(stop, None, math.inf, math.inf)
+    if values is not None and not _costs(program, values, objective):
+        stop = "error"
     if stop == "error":
         return SolverAnswer(stop, values, objective, -math.inf)
     return SolverAnswer(stop, values, objective, bound if math.isfinite(bound) else -math.inf)
+
+
+_SAME = 1e-6
+"""Relative: how far the objective that a solver reports may lie from what its solution costs."""
+
+
+def _costs(program: pulp.LpProblem, values: Mapping[str, float], objective: float) -> bool:
+    """Whether a solution costs what the solver says."""
+    cost = sum(float(n) * values[v.name] for v, n in program.objective.items()) + float(program.objective.constant)
+    return abs(cost - objective) <= _SAME * max(1.0, abs(cost), abs(objective))
 
 
 def _solve_with_cbc(program: pulp.LpProblem, time_limit_s: float) -> SolverAnswer:

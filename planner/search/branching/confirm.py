@@ -28,7 +28,8 @@ def solve_confirmed(
 ) -> SolverAnswer:
     """Minimise; an answer `optimal` or `infeasible` has been confirmed. An unfinished run's bound is as it came."""
     begin = time.monotonic()
-    first = solve_program(program, time_limit_s=time_limit_s, start=start, should_stop=should_stop)
+    presolved = {"presolve": "on"}
+    first = solve_program(program, time_limit_s=time_limit_s, start=start, should_stop=should_stop, options=presolved)
     if first.stop not in ("optimal", "infeasible"):
         return first
     left = time_limit_s - (time.monotonic() - begin)
