@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperGroup
 
 from planner import __version__
-from planner.cli import check, chips, init, model, schema, show, solve
+from planner.cli import bench, check, chips, init, model, schema, show, solve
 from planner.errors import DplanError, InputError
 
 __all__ = ["app", "main"]
@@ -135,7 +135,8 @@ def root(
 
     \b
     Exit codes: 0 done, 1 our bug, 2 bad input, 3 proved that no plan fits, 4 stopped before any plan was
-    found, 5 a check failed, 130 interrupted (the best plan so far is written).
+    found, 5 a check failed, 7 a limit on a comparison is passed, 130 interrupted (the best plan so far is
+    written).
     """
 
 
@@ -146,6 +147,7 @@ app.command()(check.check)
 app.command()(model.model)
 app.command()(chips.chips)
 app.command()(schema.schema)
+app.command()(bench.bench)
 
 
 def _open_what_is_closed() -> None:

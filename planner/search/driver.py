@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from planner.search.bounds import Refuter
-from planner.search.candidates import Limits, Root, make_roots
-from planner.search.improve import improve
+from planner.search.candidates import Limits, make_roots
+from planner.search.improve import improve, improve_shape
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf, Split
+from planner.search.open_roots import OpenRoots
 from planner.search.prove import Proof
-from planner.search.quick_bounds import least_cost, rate_bound, single_stage_bound
+from planner.search.sifting import Question
 from planner.search.splitting import Splitter
-from planner.search.survey import SHORT, Best, Survey, leaf_weight, survey_root
+from planner.search.survey import CAUTIOUS, SHORT, THOROUGH, Best, Survey, leaf_weight, sieve_helps, survey_root
 from planner.search.tree import Order, Target, single_stage_orders
 from planner.search.workers import Workers
 
@@ -30,8 +30,6 @@ WhyStopped = Literal["gap", "time", "interrupted", "exhausted"]
 _SURVEY_BATCH = 4
 _PROOF_BATCH = 8
 _FIRST_ROOTS = 8
-_ROOMY = 0.6
-"""Spare memory, as a share of what the layers need at least, from which a root hardly fails for memory."""
 _FIRST_TRIES = 2
 _MANY_GROUPS = 12
 _PROMISING_ROOTS = 4
@@ -39,6 +37,10 @@ _WIDENING = (4.0, 30.0, 1e6)
 """Targets of the first surveys, as multiples of a root's bound, until there is a plan: the later ones only where memory
 rules out the earlier.
 """
+_HALVINGS, _FRESH_HALVINGS = 6, 2
+"""Questions to the sieve about a promising root, and about any other."""
+_SOME_GROUPS = 4
+"""Up to so many groups a promising root is looked at closely first, and the best plan is tried without each group."""
 _CLOSER = 1.1
 """The target of one more short survey a promising root, as a multiple of its bound."""
 _UNLIMITED = 1e30
@@ -115,11 +117,17 @@ class _Search:
         self.roots = make_roots(problem, Intervals(problem.chain), settings.limits)
         self.workers = Workers(problem, settings, self.roots)
         self.best: Best | None = None
-        self.root_bounds: dict[int, float] = {}
-        self.refined: set[int] = set()
-        self.room: dict[int, float] = {}
-        self.finished_bounds: list[float] = []
-        self.statistics = {"roots": len(self.roots), "nodes": 0, "leaves": 0, "programs": 0, "surveyed_roots": 0}
+        self.open = OpenRoots(self.roots, settings.price_per_chip_s, self.out_of_time)
+        self.crowded: set[int] = set()
+        self.looked_around: Best | None = None
+        self.statistics = {
+            "roots": len(self.roots),
+            "nodes": 0,
+            "leaves": 0,
+            "programs": 0,
+            "surveyed_roots": 0,
+            "sifts": 0,
+        }
 
     # -- small helpers -------------------------------------------------------------------------------------------
 
@@ -147,7 +155,7 @@ class _Search:
 
     def bound(self) -> float:
         """What no plan can beat: the least bound of anything open, or proved when it was closed."""
-        return min([*self.root_bounds.values(), *self.finished_bounds, self.objective])
+        return min(self.open.least(), self.objective)
 
     def report(self) -> None:
         if self.progress is not None:
@@ -170,9 +178,9 @@ class _Search:
         try:
             few = self.spread_roots()
             self.try_single_stages(few)
-            self.bound_roots(few)
+            self.open.add(few)
             self.find_first_plan()
-            self.bound_roots(i for i in range(len(self.roots)) if i not in few)
+            self.open.add(i for i in range(len(self.roots)) if i not in few)
             self.find_first_plan()
             self.find_better_plan()
             self.close_roots()
@@ -180,71 +188,16 @@ class _Search:
             self.workers.close()
         return self.outcome()
 
-    def bound_roots(self, indices: Iterable[int]) -> None:
-        """A quick bound of the objective for these roots; roots that can hold nothing are closed."""
-        for i in indices:
-            bound = 0.0 if self.out_of_time() else self._quick_bound(self.roots[i])
-            if math.isfinite(bound):
-                self.root_bounds[i] = bound
-            self.roots[i].release()
-
-    def _quick_bound(self, root: Root) -> float:
-        bound = min(rate_bound(root), single_stage_bound(root))
-        prices = self.settings.price_per_chip_s
-        return bound if prices is None or not math.isfinite(bound) else least_cost(root, prices)
-
-    def refine(self, i: int) -> None:
-        """The full bound of a root, once."""
-        if i in self.refined:
-            return
-        self.refined.add(i)
-        root, start = self.roots[i], self.roots[i].start()
-        bound = math.inf
-        self.room[i] = 0.0
-        if start is not None and sum(start.high) >= 2:
-            refuter = Refuter(root)
-            self.room[i] = refuter.memory_room(start)
-            bound = refuter.bound(start)
-        bound = min(bound, single_stage_bound(root))
-        if not math.isfinite(bound):
-            del self.root_bounds[i]
-        elif self.settings.price_per_chip_s is None:
-            self.root_bounds[i] = max(self.root_bounds[i], bound)
-
-    def best_roots(self, number: int) -> list[int]:
-        """The roots with the least bounds, refined until the first `number` of them are."""
-        while not self.out_of_time():
-            ranked = sorted(self.root_bounds, key=lambda i: (self.root_bounds[i], i))
-            rough = [i for i in ranked[:number] if i not in self.refined]
-            if not rough:
-                return ranked[:number]
-            for i in rough:
-                self.refine(i)
-        return []
-
-    def promising_roots(self, number: int) -> list[int]:
-        """A few roots with the least quick bounds, those with room in memory first."""
-        roomy: list[int] = []
-        tight: list[int] = []
-        for i in sorted(self.root_bounds, key=lambda i: (self.root_bounds[i], i)):
-            if len(roomy) == number or self.out_of_time():
-                break
-            self.refine(i)
-            if i in self.root_bounds:
-                (roomy if self.room[i] >= _ROOMY else tight).append(i)
-        ranked = sorted(roomy, key=lambda i: (self.root_bounds[i], i))
-        return (ranked + sorted(tight, key=lambda i: (-self.room[i], i)))[:number]
-
     def find_first_plan(self) -> None:
         """A good plan before anything is proved: the most promising leaves of the most promising roots."""
         if self.has_plan:
             return
-        promising = self.promising_roots(_FIRST_TRIES)
-        roomiest = sorted(self.refined & self.root_bounds.keys(), key=lambda i: (-self.room[i], i))[:_PROMISING_ROOTS]
+        promising = self.open.promising(_FIRST_TRIES)
+        roomiest = self.open.roomiest(_PROMISING_ROOTS)
         for factor, roots in zip(_WIDENING, (promising, roomiest, promising), strict=True):
             for i in roots:
                 if not self.has_plan:
-                    self.look_for_plan(i, self.root_bounds[i] * factor or _UNLIMITED, any_plan=True)
+                    self.look_for_plan(i, self.open.bounds[i] * factor or _UNLIMITED, any_plan=True)
         self.report()
 
     def try_single_stages(self, roots: list[int]) -> None:
@@ -265,17 +218,33 @@ class _Search:
         """Short surveys of the promising roots close to their bounds, then local search around the best plan."""
         if self.settings.first_plan_only:
             return
-        for i in self.promising_roots(_PROMISING_ROOTS):
-            self.look_for_plan(i, self.root_bounds[i] * _CLOSER or _UNLIMITED, any_plan=False)
-        if self.best is not None and not self.out_of_time():
+        for i in self.open.promising(_PROMISING_ROOTS):
+            if not self.can_sift(i):
+                self.look_for_plan(i, self.open.bounds[i] * _CLOSER or _UNLIMITED, any_plan=False)
+        self.sift_promising()
+        if self.best is not None and not self.out_of_time() and not self.can_sift(self.best.root_index):
             self.take(improve(self.roots, self.best, self.settings.price_per_chip_s, self.out_of_time))
         self.leave_out_groups()
         self.report()
 
+    def sift_promising(self) -> None:
+        """Better plans from the sieve, those of short pipelines first, which are soon answered. With many groups one root
+        takes long, and none is worth more than its turn.
+        """
+        if len(self.roots[0].groups) > _SOME_GROUPS:
+            return
+        promising = [i for i in self.open.promising(_PROMISING_ROOTS) if self.can_sift(i)]
+        for i in sorted(promising, key=lambda i: (self.roots[i].most_stages, i)):
+            goal = self.objective * (1 - self.gap)
+            if self.open.bounds[i] < goal and not self.out_of_time():
+                self.sift([self.open.question(i, goal, _HALVINGS)])
+
     def leave_out_groups(self) -> None:
         """A group that does not earn its place: look for a plan without it that is at least as good."""
-        for g in sorted({group for group, _, _ in self.best.order} if self.best else ()):
-            if self.best is None or len(self.best.order) < 2 or self.out_of_time():
+        if self.best is None or len(self.best.order) > _SOME_GROUPS:
+            return
+        for g in sorted({group for group, _, _ in self.best.order}):
+            if len(self.best.order) < 2 or self.out_of_time():
                 return
             if g in self.settings.limits.use or g in self.settings.limits.stages:
                 continue
@@ -305,7 +274,7 @@ class _Search:
         if self.out_of_time():
             return
         goal = Target(min(self.objective, objective), self.settings.price_per_chip_s)
-        survey = self.workers.survey_here(i, self.root_bounds[i], goal, self.deadline, self.should_stop, any_plan)
+        survey = self.workers.survey_here(i, self.open.bounds[i], goal, self.deadline, self.should_stop, any_plan)
         self.count(survey)
         self.take(survey.best)
 
@@ -313,42 +282,80 @@ class _Search:
         self.statistics["nodes"] += survey.nodes
         self.statistics["leaves"] += survey.num_leaves
 
-    def close_roots(self) -> None:
-        """Survey roots in the order of their bounds, prove what survives; roots above the target are closed by their
-        bound.
+    def can_sift(self, i: int) -> bool:
+        """Whether the sieve over all shapes can be asked about a root."""
+        return self.settings.price_per_chip_s is None and self.has_plan and sieve_helps(self.roots[i])
+
+    def sift(self, questions: list[Question]) -> None:
+        """Ask the sieve about some roots: better plans and sharper bounds."""
+        sifts = self.workers.sifts(questions, self.target(), self.gap, self.out_of_time, self.deadline)
+        for question, sift in zip(questions, sifts, strict=True):
+            self.statistics["sifts"] += 1
+            self.open.answer(question, sift)
+            self.take(sift.best)
+            self.roots[question.index].release()
+        self.report()
+
+    def questions(self, batch: list[int], goal: float) -> list[Question]:
+        """What to ask before roots are surveyed: every root once at the goal, then those of the batch until their
+        bounds are sharp.
         """
-        while self.root_bounds and not self.out_of_time():
+        fresh = [i for i in self.open.below(goal) if self.can_sift(i) and i not in self.open.asked]
+        if fresh:
+            fresh.sort(key=lambda i: (self.roots[i].most_stages, self.open.bounds[i], i))
+            return [self.open.question(i, goal, _FRESH_HALVINGS) for i in fresh[:_SURVEY_BATCH]]
+        closer = [self.open.closer_question(i, goal) for i in batch if self.can_sift(i)]
+        return [question for question in closer if question is not None]
+
+    def close_roots(self) -> None:
+        """Sift and survey roots in the order of their bounds, prove what survives; roots above the target are closed by
+        their bound.
+        """
+        while self.open.bounds and not self.out_of_time():
             if self.best is not None and self.settings.first_plan_only:
                 break
             goal = self.objective * (1 - self.gap)
-            batch = [i for i in self.best_roots(_SURVEY_BATCH) if self.root_bounds[i] < goal]
+            batch = [i for i in self.open.best(_SURVEY_BATCH) if self.open.bounds[i] < goal]
             if not batch:
                 break
-            bounded = [(i, self.root_bounds[i]) for i in batch]
-            surveys = self.workers.surveys(bounded, self.target(), self.gap, self.deadline, self.should_stop)
-            leaves: list[tuple[float, int, Order]] = []
-            open_roots: list[int] = []
-            for i, survey in zip(batch, surveys, strict=True):
-                self.count(survey)
-                self.take(survey.best)
-                leaves += [(b, i, o) for b, o in survey.leaves]
-                if not survey.complete:
-                    open_roots.append(i)
-            remaining = self.prove(sorted(leaves, key=lambda x: (x[0], x[1], x[2])))
-            for i in batch:
-                if i in open_roots:
-                    continue
+            questions = self.questions(batch, goal)
+            if questions:
+                self.sift(questions)
+            elif not self.look_around() and not self.survey(batch):
+                break
+
+    def look_around(self) -> bool:
+        """Once for every best plan that came from elsewhere, its neighbours; whether a better one was found."""
+        if self.best is None or self.best is self.looked_around or not self.can_sift(self.best.root_index):
+            return False
+        found = improve_shape(self.roots[self.best.root_index], self.best, self.out_of_time)
+        better = found.objective < self.objective * (1 - 1e-9)
+        self.take(found)
+        self.looked_around = self.best
+        self.report()
+        return better
+
+    def survey(self, batch: list[int]) -> bool:
+        """Survey a batch of roots and prove what is left of them; False when the time was over before the end."""
+        tasks = [(i, self.open.bounds[i], CAUTIOUS if i not in self.crowded else THOROUGH) for i in batch]
+        surveys = self.workers.surveys(tasks, self.target(), self.gap, self.deadline, self.should_stop)
+        leaves: list[tuple[float, int, Order]] = []
+        for i, survey in zip(batch, surveys, strict=True):
+            self.count(survey)
+            self.take(survey.best)
+            leaves += [] if survey.too_many else [(b, i, o) for b, o in survey.leaves]
+        remaining = self.prove(sorted(leaves, key=lambda x: (x[0], x[1], x[2])))
+        for i, survey in zip(batch, surveys, strict=True):
+            if survey.too_many:
+                self.crowded.add(i)
+            elif survey.complete:
                 self.statistics["surveyed_roots"] += 1
                 # what was pruned in this root was above the target of its time, which only fell since
-                self.finished_bounds.append(self.objective * (1 - self.gap))
                 left = [b for b, j, _ in remaining if j == i]
-                if left:
-                    self.finished_bounds.append(max(min(left), self.root_bounds[i]))
-                del self.root_bounds[i]
-                self.roots[i].release()
-            self.report()
-            if open_roots:
-                break
+                proved = [max(min(left), self.open.bounds[i])] if left else []
+                self.open.close(i, [self.objective * (1 - self.gap), *proved])
+        self.report()
+        return all(survey.complete or survey.too_many for survey in surveys)
 
     def prove(self, leaves: list[tuple[float, int, Order]]) -> list[tuple[float, int, Order]]:
         """Solve the stage programs of surviving leaves in fixed batches; returns what stayed open, with its bound."""

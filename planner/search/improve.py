@@ -8,13 +8,16 @@ from collections.abc import Callable, Iterator
 
 from planner.search.candidates import Root
 from planner.search.leaf import Leaf
+from planner.search.polish import polish
+from planner.search.sieve import ShapeSieve
 from planner.search.splitting import Splitter
 from planner.search.survey import Best, leaf_weight
 from planner.search.tree import Order, Target
 
-__all__ = ["improve"]
+__all__ = ["improve", "improve_shape", "polished_order"]
 
 _MOST_TRIES = 250
+_MOST_LOOKS = 2000
 
 
 def improve(roots: list[Root], best: Best, prices: tuple[float, ...] | None, should_stop: Callable[[], bool]) -> Best:
@@ -31,57 +34,106 @@ def improve(roots: list[Root], best: Best, prices: tuple[float, ...] | None, sho
                 return best
             seen.add((index, order))
             tries += 1
-            found = _try(roots[index], index, order, best, prices)
+            found = try_order(roots[index], index, order, best.objective, prices)
             if found is not None:
                 best, improved = found, True
                 break
     return best
 
 
-def _try(root: Root, index: int, order: Order, best: Best, prices: tuple[float, ...] | None) -> Best | None:
+def improve_shape(root: Root, best: Best, should_stop: Callable[[], bool]) -> Best:
+    """The same within one root, for step times: only neighbours that the sieve lets pass are tried."""
+    sieve, seen, tries = ShapeSieve(root), {best.order}, 0
+    improved = True
+    while improved:
+        improved, table = False, sieve.empty(best.objective * (1 - 1e-5))
+        for order in _neighbours_in_root(root, best.order):
+            if order in seen or not _allowed(root, order) or sum(n for _, _, n in order) < 2:
+                continue
+            if tries >= _MOST_LOOKS or should_stop():
+                return best
+            seen.add(order)
+            tries += 1
+            found = polished_order(root, best.root_index, order, best.objective) if table.passes(order) else None
+            if found is not None:
+                best, improved = found, True
+                break
+    return best
+
+
+def polished_order(
+    root: Root, index: int, order: Order, objective: float, ends: tuple[int, ...] | None = None
+) -> Best | None:
+    """A plan of a shape with a step time below `objective`, single layers moved while that helps."""
+    found = try_order(root, index, order, objective, None, ends)
+    if found is None or root.limits.layers_per_stage is not None:
+        return found
     leaf = Leaf(root, order)
-    weight = leaf_weight(leaf, Target(best.objective, prices))
-    limit = best.objective * (1 - 1e-5) / weight if weight > 0 else best.objective
+    split = polish(leaf, found.split)
+    step = leaf.step_time(split)
+    return Best(step, step, index, order, split)
+
+
+def try_order(
+    root: Root,
+    index: int,
+    order: Order,
+    objective: float,
+    prices: tuple[float, ...] | None,
+    ends: tuple[int, ...] | None = None,
+) -> Best | None:
+    """A plan of a shape that is better than `objective`, if the dynamic programme finds one; `ends` is tried too."""
+    leaf = Leaf(root, order)
+    weight = leaf_weight(leaf, Target(objective, prices))
+    limit = objective * (1 - 1e-5) / weight if weight > 0 else objective
     splitter = Splitter(leaf)
-    ends = splitter.split_within(limit)
-    if ends is None:
+    widest = splitter.split_within(limit)
+    if widest is None:
         return None
     _, closer = splitter.bound(limit * 0.9, limit, 2e-3)
-    for candidate in dict.fromkeys((ends, closer or ends)):
+    best: Best | None = None
+    for candidate in dict.fromkeys((widest, closer or widest, ends or widest)):
         split = splitter.find_split(limit, candidate)
         if split is not None:
             step = leaf.step_time(split)
-            if weight * step < best.objective:
-                best = Best(weight * step, step, index, order, split)
-    return best if best.order == order and best.root_index == index else None
+            if weight * step < objective:
+                objective = weight * step
+                best = Best(objective, step, index, order, split)
+    return best
 
 
 def _neighbours(roots: list[Root], best: Best) -> Iterator[tuple[int, Order]]:
     """Orders one step away, then the same shape in roots with another micro-batch size or data parallel degree."""
     order, root = best.order, roots[best.root_index]
-    for i, (g, t, n) in enumerate(order):
-        for change in (1, -1, 2, -2):
-            if n + change >= 1:
-                yield best.root_index, (*order[:i], (g, t, n + change), *order[i + 1 :])
-    for i in range(len(order) - 1):
-        yield best.root_index, (*order[:i], order[i + 1], order[i], *order[i + 2 :])
-    for i in range(len(order)):
-        if len(order) > 1:
-            yield best.root_index, order[:i] + order[i + 1 :]
-    for i, (g, t, n) in enumerate(order):
-        for degree in root.degrees(g):
-            if degree != t:
-                yield best.root_index, (*order[:i], (g, degree, max(1, n * t // degree)), *order[i + 1 :])
-    used = {g for g, _, _ in order}
-    for g in range(len(root.groups)):
-        for degree in root.degrees(g) if g not in used else ():
-            for place in range(len(order) + 1):
-                yield best.root_index, (*order[:place], (g, degree, root.max_stages(g, degree)), *order[place:])
+    for neighbour in _neighbours_in_root(root, order):
+        yield best.root_index, neighbour
     for index, other in enumerate(roots):
         if index != best.root_index and other.schedule == root.schedule:
             scale = root.setting.data_parallel / other.setting.data_parallel
             if 0.5 <= scale <= 2:
                 yield index, tuple((g, t, max(1, int(n * scale))) for g, t, n in order)
+
+
+def _neighbours_in_root(root: Root, order: Order) -> Iterator[Order]:
+    """Other stage counts, other orders, a group less, other degrees, a group more."""
+    for i, (g, t, n) in enumerate(order):
+        for change in (1, -1, 2, -2):
+            if n + change >= 1:
+                yield (*order[:i], (g, t, n + change), *order[i + 1 :])
+    for i in range(len(order) - 1):
+        yield (*order[:i], order[i + 1], order[i], *order[i + 2 :])
+    for i in range(len(order)):
+        if len(order) > 1:
+            yield order[:i] + order[i + 1 :]
+    for i, (g, t, n) in enumerate(order):
+        for degree in root.degrees(g):
+            if degree != t:
+                yield (*order[:i], (g, degree, max(1, n * t // degree)), *order[i + 1 :])
+    used = {g for g, _, _ in order}
+    for g in range(len(root.groups)):
+        for degree in root.degrees(g) if g not in used else ():
+            for place in range(len(order) + 1):
+                yield (*order[:place], (g, degree, root.max_stages(g, degree)), *order[place:])
 
 
 def _allowed(root: Root, order: Order) -> bool:

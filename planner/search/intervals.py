@@ -92,6 +92,17 @@ class Intervals:
         return band
 
     @cached_property
+    def pieces_by_start(self) -> NDArray[np.int64]:
+        """(L, L): `pieces_by_start[a, n-1]` is the piece of n layers that starts at a; U (no piece) beyond the end."""
+        import numpy as np
+
+        pieces = np.full((self.num_layers, self.num_layers), len(self.counts), dtype=np.int64)
+        for n in range(1, self.num_layers + 1):
+            starts = np.arange(self.num_layers + 1 - n)
+            pieces[starts, n - 1] = self.index[starts, starts + n]
+        return pieces
+
+    @cached_property
     def starts(self) -> NDArray[np.int64]:
         """(L, L+1): where the piece of `band[n-1, b]` starts, b - n; 0 where there is none."""
         import numpy as np

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from planner.search.candidates import OPEN, LeastTransfer, Root
 
-__all__ = ["LinkCost", "LinkFloor", "waits"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["LinkCost", "LinkFloor", "wait_factors", "waits"]
 
 
-_MOST_GROUPS = 16
+_MOST_GROUPS, _COUNTABLE = 16, 48
+"""Groups up to which trees of links are looked at, and up to which the nearest other group is."""
+_EXACT = 16
+"""Distances from the pipeline's end up to here are told apart, farther ones in steps of as many."""
 
 
 class LinkCost(NamedTuple):
@@ -36,6 +45,20 @@ def waits(root: Root, onward: float, back: float, nearest: int) -> float:
     return wait
 
 
+def wait_factors(root: Root, most: int) -> tuple[float, Floats]:
+    """`waits` for every number of stages behind a boundary up to `most`: the factor of max(c, c'), and (most+1,) the
+    factors of c + c'.
+    """
+    import numpy as np
+
+    m = root.micro_batches
+    behind = [0.0]
+    for nearest in range(1, most + 1):
+        k_s, k_e = root.stages_in_flight(nearest + 1), root.stages_in_flight(nearest)
+        behind.append(float((m - k_e) // (k_s - k_e + 1)) if m > k_s else 0.0)
+    return float(m - 1), np.array(behind)
+
+
 class LinkFloor:
     """Least costs of connecting the groups of a node, cached by its degrees and the most stages it can have."""
 
@@ -43,6 +66,7 @@ class LinkFloor:
         self.root = root
         self._pairs: dict[tuple[int, int, int, int], tuple[LeastTransfer, LeastTransfer]] = {}
         self._known: dict[tuple[tuple[int, ...], int], LinkCost] = {}
+        self._between: dict[tuple[int, int, int, int, int], LinkCost] = {}
 
     def pair(self, g: int, t: int, h: int, u: int) -> tuple[LeastTransfer, LeastTransfer]:
         """Both directions between two groups at their degrees."""
@@ -56,12 +80,14 @@ class LinkFloor:
         """The cheaper direction, at most `farthest` stages from the pipeline's end; OPEN stands for the degree that
         costs least.
         """
-        first = self.root.degrees(g) if t == OPEN else (t,)
-        second = self.root.degrees(h) if u == OPEN else (u,)
-        ways = [way for a in first for b in second for way in self.pair(g, a, h, b)]
-        return LinkCost(
-            min(way.both for way in ways), min(waits(self.root, way.onward, way.back, farthest) for way in ways)
-        )
+        key = (g, t, h, u, farthest)
+        if key not in self._between:
+            first = self.root.degrees(g) if t == OPEN else (t,)
+            second = self.root.degrees(h) if u == OPEN else (u,)
+            ways = [way for a in first for b in second for way in self.pair(g, a, h, b)]
+            wait = min(waits(self.root, way.onward, way.back, farthest) for way in ways)
+            self._between[key] = LinkCost(min(way.both for way in ways), wait)
+        return self._between[key]
 
     def of(self, tensor: tuple[int, ...], stages: int) -> LinkCost:
         """A pipeline of at most `stages` stages through all groups with a degree, and perhaps through open ones.
@@ -70,15 +96,21 @@ class LinkFloor:
         groups in between, to the number of links times the least), and the slowest is no faster than the least
         bottleneck that connects them.
         """
-        key = (tensor, max(1, min(stages, self.root.most_stages) - 1))
+        farthest = max(1, min(stages, self.root.most_stages) - 1)
+        if farthest > _EXACT:
+            farthest = -(-farthest // _EXACT) * _EXACT  # farther from the end means a shorter wait: still a lower bound
+        key = (tensor, farthest)
         if key not in self._known:
             self._known[key] = self._least(*key)
         return self._known[key]
 
     def _least(self, tensor: tuple[int, ...], farthest: int) -> LinkCost:
         needed = [g for g, t in enumerate(tensor) if t > 0]
-        if len(needed) < 2 or len(tensor) > _MOST_GROUPS:
+        if len(needed) < 2 or len(tensor) > _COUNTABLE:
             return LinkCost(0.0, 0.0)  # zero is a lower bound too; pairs of hundreds of groups are too many
+        if len(tensor) > _MOST_GROUPS:
+            nearest = [self._nearest(g, tensor[g], farthest) for g in needed]
+            return LinkCost(sum(c.round_trip for c in nearest) / 2, max(c.wait for c in nearest))
         possible = [g for g, t in enumerate(tensor) if t > 0 or t == OPEN]
         pairs = [(g, h) for i, g in enumerate(possible) for h in possible[i + 1 :]]
         costs = {(g, h): self.between(g, tensor[g], h, tensor[h], farthest) for g, h in pairs}
@@ -86,6 +118,15 @@ class LinkFloor:
         if len(possible) > len(needed):
             return LinkCost((len(needed) - 1) * min(c.round_trip for c in costs.values()), wait)
         return LinkCost(_spanning_tree(sorted((c.round_trip, g, h) for (g, h), c in costs.items())), wait)
+
+    def _nearest(self, g: int, t: int, farthest: int) -> LinkCost:
+        """The least costs of a boundary of a group with any other. Each boundary is one of two groups at most."""
+        key = (g, t, g, t, farthest)
+        if key not in self._between:
+            others = [h for h in range(len(self.root.groups)) if h != g and self.root.degrees(h)]
+            costs = [self.between(g, t, h, OPEN, farthest) for h in others]
+            self._between[key] = LinkCost(min(c.round_trip for c in costs), min(c.wait for c in costs))
+        return self._between[key]
 
 
 def _find(parent: dict[int, int], g: int) -> int:

@@ -70,6 +70,7 @@ class StageOptions:
         self._counts = counts
         self.work: Floats = counts @ work
         self.update: Floats = counts @ (table.reduction_s + table.optimizer_s) + table.fixed_update_s
+        self.forward: Floats = counts @ table.forward_s
         self._plain_time: Floats = counts @ self.layer_time
         static = counts @ table.static_bytes + table.fixed_bytes
         present = counts > 0

@@ -5,19 +5,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 
 from planner.search.bounds import Refuter
 from planner.search.candidates import Node, Root
 from planner.search.leaf import Leaf, Split
+from planner.search.sieve import MOST_GROUPS, ShapeSieve, ShapeTable, SieveStopped
+from planner.search.sieve_walks import all_shapes
 from planner.search.splitting import Splitter
 from planner.search.tree import Order, Target, single_stage_orders, surviving_nodes, surviving_orders
 
-__all__ = ["SHORT", "THOROUGH", "Best", "Effort", "Survey", "leaf_weight", "survey_root"]
+__all__ = ["CAUTIOUS", "SHORT", "THOROUGH", "Best", "Effort", "Survey", "leaf_weight", "sieve_helps", "survey_root"]
 
 _UNLIMITED = 1e30
 _FINE, _COARSE = 2e-3, 2e-2
 """Tolerance of a leaf's bound: in a survey that proves, and in one that only looks for a plan."""
+_FELL = 2e-3
+"""Share that the target must fall before a root's shapes are sieved again."""
 _SHORT_SURVEY_ENDS = 60
 _SHORT_SURVEY_ORDERS = 2
 """Ends of the pipeline, and whole orders, tried a node in a survey that only looks for a plan."""
@@ -39,12 +44,13 @@ class Survey:
     """What a survey of one root leaves to prove.
 
     leaves: (bound of the objective, order) of leaves that the dynamic programme does not refute.  complete: the whole
-    root was seen.
+    root was seen.  too_many: it was given up because the sieve keeps more shapes than asked for.
     """
 
     leaves: list[tuple[float, Order]] = field(default_factory=list)
     best: Best | None = None
     complete: bool = True
+    too_many: bool = False
     nodes: int = 0
     num_leaves: int = 0
 
@@ -57,16 +63,23 @@ def leaf_weight(leaf: Leaf, target: Target) -> float:
     return target.weight(leaf.root, tuple(tensor), tuple(stages))
 
 
+def sieve_helps(root: Root) -> bool:
+    """Whether a root's groups are few enough for the sieve over all shapes."""
+    return sum(1 for g in range(len(root.groups)) if root.degrees(g)) <= MOST_GROUPS
+
+
 @dataclass(frozen=True)
 class Effort:
     """How thorough a survey is. The default proves; a short one only looks for a plan.
 
     any_plan: stop at the first plan.  most_leaves, most_nodes: stop after that many shapes, or fixed stage counts.
+    most_shapes: give a survey that proves up when the sieve keeps more.
     """
 
     any_plan: bool = False
     most_leaves: int | None = None
     most_nodes: int | None = None
+    most_shapes: int | None = None
 
     @property
     def short(self) -> bool:
@@ -75,6 +88,7 @@ class Effort:
 
 
 THOROUGH = Effort()
+CAUTIOUS = Effort(most_shapes=1000)
 SHORT = Effort(most_leaves=12, most_nodes=24)
 
 
@@ -104,29 +118,67 @@ class _Surveyor:
         self.root, self.root_index, self.gap, self.floor, self.effort = root, root_index, gap, floor, effort
         self.prices = target.price_per_chip_s
         self.best_objective = target.objective
-        self.refuter = Refuter(root)
         self.survey = Survey()
+
+    @cached_property
+    def refuter(self) -> Refuter:
+        """The sieve of the tree."""
+        return Refuter(self.root)
 
     def goal(self) -> Target:
         """What a leaf must reach to matter."""
         return Target(self.best_objective * (1 - self.gap), self.prices)
 
     def run(self, stop: Callable[[], bool]) -> Survey:
-        """Single stages, then the tree."""
+        """Single stages, then the shapes that the sieve keeps, or the tree where there is no sieve."""
         for order in single_stage_orders(self.root):
             self.visit(Leaf(self.root, order))
+        survey = self.survey
+        if self.effort.short or self.prices is not None or not sieve_helps(self.root):
+            self._walk_tree(stop)
+        else:
+            self._walk_sieve(stop)
+        survey.complete &= not stop()
+        survey.leaves = [(b, o) for b, o in survey.leaves if b < self.best_objective * (1 - self.gap)]
+        return survey
+
+    def _walk_sieve(self, stop: Callable[[], bool]) -> None:
+        """Every shape of two or more stages that the sieve keeps; once the target has fallen it is asked again."""
+        sieve, seen = ShapeSieve(self.root), set[Order]()
+        asked = self.goal().objective
+        try:
+            while self._visit_shapes(sieve.within(asked, stop), asked, seen, stop):
+                asked = self.goal().objective
+        except SieveStopped:
+            self.survey.complete = False
+
+    def _visit_shapes(self, table: ShapeTable | None, asked: float, seen: set[Order], stop: Callable[[], bool]) -> bool:
+        """Whether the target fell before the end."""
+        for order in all_shapes(table) if table is not None else ():
+            if order in seen or table is None:
+                continue
+            self.survey.too_many = self.effort.most_shapes is not None and len(seen) >= self.effort.most_shapes
+            if self.survey.too_many or stop():
+                self.survey.complete = False
+                return False
+            seen.add(order)
+            if table.passes(order):
+                self.visit(Leaf(self.root, order))
+            if self.goal().objective < asked * (1 - _FELL):
+                return True
+        return False
+
+    def _walk_tree(self, stop: Callable[[], bool]) -> None:
+        """The tree of degrees, boxes of stage counts and orders, as far as the effort goes."""
         singles, survey = self.survey.num_leaves, self.survey
         for batch in surviving_nodes(self.root, self.refuter, self.goal, stop):
             for node in batch or ():
                 survey.nodes += 1
                 if self._spent(survey.num_leaves - singles) or stop():
                     survey.complete = False
-                    return survey
+                    return
                 self.visit_orders(node, stop)
             survey.complete &= batch is not None
-        survey.complete &= not stop()
-        survey.leaves = [(b, o) for b, o in survey.leaves if b < self.best_objective * (1 - self.gap)]
-        return survey
 
     def _spent(self, leaves: int) -> bool:
         effort, survey = self.effort, self.survey
@@ -154,7 +206,7 @@ class _Surveyor:
         limit = min(self.goal().objective / weight if weight > 0 else self.goal().objective, _UNLIMITED)
         if splitter.split_within(limit) is None:
             return
-        tolerance = _COARSE if self.effort.short else _FINE
+        tolerance = _COARSE if self.effort.short else max(_FINE, self.gap / 5)
         if limit < _UNLIMITED:
             floor = min(self.floor / weight if weight > 0 else 0.0, limit)
             lower, ends = splitter.bound(floor, limit, tolerance)

@@ -4,6 +4,7 @@ depend on `jobs`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
@@ -14,7 +15,8 @@ from planner.search.candidates import Root, make_roots
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
 from planner.search.prove import Proof, prove_leaf
-from planner.search.survey import SHORT, Survey, leaf_weight, survey_root
+from planner.search.sifting import Question, Sift, sift_root
+from planner.search.survey import SHORT, Effort, Survey, leaf_weight, survey_root
 from planner.search.tree import Order, Target
 
 if TYPE_CHECKING:
@@ -34,8 +36,14 @@ def _start_worker(problem: Problem, settings: SearchSettings) -> None:
     _roots[:] = make_roots(problem, Intervals(problem.chain), settings.limits)
 
 
-def _survey(index: int, target: Target, gap: float, deadline: float, floor: float) -> Survey:
-    return survey_root(_roots[index], index, target, gap, deadline=deadline, floor=floor)
+def _survey(index: int, target: Target, gap: float, deadline: float, floor: float, effort: Effort) -> Survey:
+    return survey_root(_roots[index], index, target, gap, deadline=deadline, floor=floor, effort=effort)
+
+
+def _sift(question: Question, target: Target, gap: float, deadline: float) -> Sift:
+    import time
+
+    return sift_root(_roots[question.index], question, target, gap, lambda: time.monotonic() > deadline)
 
 
 def _prove(index: int, order: Order, target: Target, gap: float, deadline: float, solver: str) -> tuple[Proof, float]:
@@ -104,20 +112,38 @@ class Workers:
 
     def surveys(
         self,
-        batch: list[tuple[int, float]],
+        batch: list[tuple[int, float, Effort]],
         target: Target,
         gap: float,
         deadline: float,
         should_stop: Callable[[], bool],
     ) -> list[Survey]:
-        """One survey a root (given with its bound), all at the same target."""
+        """One survey a root (given with its bound and the effort that it is worth), all at the same target."""
         if self._pool is None:
             return [
-                survey_root(self.roots[i], i, target, gap, deadline=deadline, floor=floor, should_stop=should_stop)
-                for i, floor in batch
+                survey_root(
+                    self.roots[i],
+                    i,
+                    target,
+                    gap,
+                    deadline=deadline,
+                    floor=floor,
+                    should_stop=should_stop,
+                    effort=effort,
+                )
+                for i, floor, effort in batch
             ]
-        futures = [self._pool.submit(_survey, i, target, gap, deadline, floor) for i, floor in batch]
+        futures = [self._pool.submit(_survey, i, target, gap, deadline, floor, effort) for i, floor, effort in batch]
         return [_wait(f, should_stop) or Survey(complete=False) for f in futures]
+
+    def sifts(
+        self, batch: list[Question], target: Target, gap: float, should_stop: Callable[[], bool], deadline: float
+    ) -> list[Sift]:
+        """One question a root, all at the same target. `should_stop` knows of the deadline; workers only of that."""
+        if self._pool is None:
+            return [sift_root(self.roots[q.index], q, target, gap, should_stop) for q in batch]
+        futures = [self._pool.submit(_sift, q, target, gap, deadline) for q in batch]
+        return [_wait(f, should_stop) or Sift(0.0, math.inf, None) for f in futures]
 
     def proofs(
         self,

@@ -1,0 +1,133 @@
+"""What is left to prove: a bound for every root that is not closed, made sharper where it matters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+from planner.search.bounds import Refuter
+from planner.search.candidates import Root
+from planner.search.quick_bounds import least_cost, rate_bound, single_stage_bound
+from planner.search.sifting import Question, Sift
+
+__all__ = ["OpenRoots"]
+
+_ROOMY = 0.6
+"""Spare memory, as a share of what the layers need at least, from which a root hardly fails for memory."""
+_NARROW = 0.01
+"""A root's bound this close to a step time that its shapes pass is as good as the sieve makes it."""
+
+
+class OpenRoots:
+    """Bounds of the objective by root index; closed roots have left `bounds`, what they proved is in `finished`."""
+
+    def __init__(
+        self, roots: list[Root], price_per_chip_s: tuple[float, ...] | None, out_of_time: Callable[[], bool]
+    ) -> None:
+        self.roots, self.prices, self.out_of_time = roots, price_per_chip_s, out_of_time
+        self.bounds: dict[int, float] = {}
+        self.finished: list[float] = []
+        self.refined: set[int] = set()
+        self.room: dict[int, float] = {}
+        self.asked: set[int] = set()
+        self._single: dict[int, float] = {}
+        self._lower: dict[int, float] = {}
+        self._high: dict[int, float] = {}
+
+    def least(self) -> float:
+        """The least bound of all roots, open and closed; inf without any."""
+        return min([*self.bounds.values(), *self.finished], default=math.inf)
+
+    def add(self, indices: Iterable[int]) -> None:
+        """A quick bound for each root; roots that can hold nothing are closed at once."""
+        for i in indices:
+            bound = 0.0 if self.out_of_time() else self._quick_bound(self.roots[i])
+            if math.isfinite(bound):
+                self.bounds[i] = bound
+            self.roots[i].release()
+
+    def _quick_bound(self, root: Root) -> float:
+        bound = min(rate_bound(root), single_stage_bound(root))
+        return bound if self.prices is None or not math.isfinite(bound) else least_cost(root, self.prices)
+
+    def refine(self, i: int) -> None:
+        """The full bound of a root, once."""
+        if i in self.refined:
+            return
+        self.refined.add(i)
+        root, start = self.roots[i], self.roots[i].start()
+        bound = math.inf
+        self.room[i] = 0.0
+        if start is not None and sum(start.high) >= 2:
+            refuter = Refuter(root)
+            self.room[i] = refuter.memory_room(start)
+            bound = refuter.bound(start)
+        self._single[i] = single_stage_bound(root)
+        if not math.isfinite(min(bound, self._single[i])):
+            del self.bounds[i]
+        elif self.prices is None:
+            self.raise_bound(i, bound)
+
+    def raise_bound(self, i: int, several_stages: float) -> None:
+        """No pipeline of two or more stages of a root is faster; those of one stage have a bound of their own."""
+        self._lower[i] = max(self._lower.get(i, 0.0), several_stages)
+        self.bounds[i] = max(self.bounds[i], min(self._lower[i], self._single[i]))
+
+    def below(self, goal: float) -> list[int]:
+        """The roots whose bounds are below a goal, refined, the least first."""
+        for i in sorted(self.bounds, key=lambda i: (self.bounds[i], i)):
+            if self.bounds[i] < goal and not self.out_of_time():
+                self.refine(i)
+        return sorted(
+            (i for i, b in self.bounds.items() if b < goal and i in self.refined), key=lambda i: (self.bounds[i], i)
+        )
+
+    def best(self, number: int) -> list[int]:
+        """The roots with the least bounds, refined until the first `number` of them are."""
+        while not self.out_of_time():
+            ranked = sorted(self.bounds, key=lambda i: (self.bounds[i], i))
+            rough = [i for i in ranked[:number] if i not in self.refined]
+            if not rough:
+                return ranked[:number]
+            for i in rough:
+                self.refine(i)
+        return []
+
+    def promising(self, number: int) -> list[int]:
+        """A few roots with the least quick bounds, those with room in memory first."""
+        roomy: list[int] = []
+        tight: list[int] = []
+        for i in sorted(self.bounds, key=lambda i: (self.bounds[i], i)):
+            if len(roomy) == number or self.out_of_time():
+                break
+            self.refine(i)
+            if i in self.bounds:
+                (roomy if self.room[i] >= _ROOMY else tight).append(i)
+        ranked = sorted(roomy, key=lambda i: (self.bounds[i], i))
+        return (ranked + sorted(tight, key=lambda i: (-self.room[i], i)))[:number]
+
+    def roomiest(self, number: int) -> list[int]:
+        """The refined roots with the most room in memory."""
+        return sorted(self.refined & self.bounds.keys(), key=lambda i: (-self.room[i], i))[:number]
+
+    def question(self, i: int, step_time: float, halvings: int = 0) -> Question:
+        """To ask the sieve about a root for the first time, at a step time."""
+        return Question(i, step_time, self._lower.get(i, 0.0), halvings)
+
+    def closer_question(self, i: int, step_time: float) -> Question | None:
+        """To ask about a root between its bound and what is known to pass; None when they are close."""
+        lower, high = self._lower[i], min(step_time, self._high[i])
+        return None if high - lower <= _NARROW * high else Question(i, (lower + high) / 2, lower)
+
+    def answer(self, question: Question, sift: Sift) -> None:
+        """Take what the sieve said."""
+        i = question.index
+        self.asked.add(i)
+        self._high[i] = min(self._high.get(i, math.inf), sift.high)
+        self.raise_bound(i, sift.lower)
+
+    def close(self, i: int, bounds: Iterable[float]) -> None:
+        """Everything of a root is proved to lie above these."""
+        self.finished += bounds
+        del self.bounds[i]
+        self.roots[i].release()
