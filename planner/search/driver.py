@@ -228,8 +228,9 @@ class _Search:
         self.report()
 
     def sift_promising(self) -> None:
-        """Better plans from the sieve, those of short pipelines first, which are soon answered. With many groups one root
-        takes long, and none is worth more than its turn.
+        """Better plans from the sieve, those of short pipelines first, which are soon answered.
+
+        With many groups every question takes long, and no root is worth more than its turn.
         """
         if len(self.roots[0].groups) > _SOME_GROUPS:
             return

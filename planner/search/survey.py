@@ -23,6 +23,8 @@ _FINE, _COARSE = 2e-3, 2e-2
 """Tolerance of a leaf's bound: in a survey that proves, and in one that only looks for a plan."""
 _FELL = 2e-3
 """Share that the target must fall before a root's shapes are sieved again."""
+_NEAR, _MOST_NEAR = 1.015, 300
+"""Step time over a root's bound within which shapes are looked at first, and how many of them."""
 _SHORT_SURVEY_ENDS = 60
 _SHORT_SURVEY_ORDERS = 2
 """Ends of the pipeline, and whole orders, tried a node in a survey that only looks for a plan."""
@@ -119,6 +121,7 @@ class _Surveyor:
         self.prices = target.price_per_chip_s
         self.best_objective = target.objective
         self.survey = Survey()
+        self._seen_all = False
 
     @cached_property
     def refuter(self) -> Refuter:
@@ -143,29 +146,45 @@ class _Surveyor:
         return survey
 
     def _walk_sieve(self, stop: Callable[[], bool]) -> None:
-        """Every shape of two or more stages that the sieve keeps; once the target has fallen it is asked again."""
-        sieve, seen = ShapeSieve(self.root), set[Order]()
-        asked = self.goal().objective
+        """Every shape of two or more stages that the sieve keeps; once the target has fallen it is asked again.
+
+        Those that pass just above the root's bound come first: the best plan is likely among them.
+        """
+        sieve, seen, asked = ShapeSieve(self.root), set[Order](), self.goal().objective
         try:
-            while self._visit_shapes(sieve.within(asked, stop), asked, seen, stop):
+            if self.floor * _NEAR < asked:
+                self._visit_shapes(sieve.within(self.floor * _NEAR, stop), asked, seen, stop, _MOST_NEAR)
                 asked = self.goal().objective
+            most = self.effort.most_shapes
+            while not stop() and self._visit_shapes(sieve.within(asked, stop), asked, seen, stop, most):
+                asked = self.goal().objective
+            self.survey.too_many = not self._seen_all and not stop()
+            self.survey.complete = self._seen_all
         except SieveStopped:
             self.survey.complete = False
 
-    def _visit_shapes(self, table: ShapeTable | None, asked: float, seen: set[Order], stop: Callable[[], bool]) -> bool:
-        """Whether the target fell before the end."""
+    def _visit_shapes(
+        self,
+        table: ShapeTable | None,
+        asked: float,
+        seen: set[Order],
+        stop: Callable[[], bool],
+        most: int | None,
+    ) -> bool:
+        """Whether the target fell before the end; at most so many shapes are looked at."""
+        self._seen_all = False
+        most = None if most is None else len(seen) + most
         for order in all_shapes(table) if table is not None else ():
             if order in seen or table is None:
                 continue
-            self.survey.too_many = self.effort.most_shapes is not None and len(seen) >= self.effort.most_shapes
-            if self.survey.too_many or stop():
-                self.survey.complete = False
+            if (most is not None and len(seen) >= most) or stop():
                 return False
             seen.add(order)
             if table.passes(order):
                 self.visit(Leaf(self.root, order))
             if self.goal().objective < asked * (1 - _FELL):
                 return True
+        self._seen_all = True
         return False
 
     def _walk_tree(self, stop: Callable[[], bool]) -> None:
