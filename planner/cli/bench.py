@@ -48,7 +48,7 @@ def bench(
 ) -> None:
     """Measure time, memory and plans over a family of cases.
 
-    The family is fixed: shipped clusters of 8 to 131,072 chips, of one to eight chip types. Each case runs in a process
+    The family is fixed: shipped clusters of 8 to 131,072 chips, of one to four chip types. Each case runs in a process
     of its own. With --baseline it leaves with 7 when a case passes one of the limits. Ctrl-C keeps the cases that are
     done, exit code 130.
 
