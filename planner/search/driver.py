@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from planner.search.candidates import Limits, make_roots
+from planner.search.candidates import make_roots
+from planner.search.highs import require_solver
 from planner.search.improve import improve, improve_shape
 from planner.search.intervals import Intervals
-from planner.search.leaf import Leaf, Split
+from planner.search.leaf import Leaf
+from planner.search.obvious import obvious_plan
 from planner.search.open_roots import OpenRoots
+from planner.search.outcome import Outcome, SearchProgress, SearchSettings, WhyStopped
 from planner.search.prove import Proof
 from planner.search.sifting import Question
 from planner.search.splitting import Splitter
@@ -24,8 +27,6 @@ if TYPE_CHECKING:
     from planner.cost.tables import Problem
 
 __all__ = ["Outcome", "SearchProgress", "SearchSettings", "WhyStopped", "search"]
-
-WhyStopped = Literal["gap", "time", "interrupted", "exhausted"]
 
 _SURVEY_BATCH = 4
 _PROOF_BATCH = 8
@@ -46,53 +47,6 @@ _CLOSER = 1.1
 _UNLIMITED = 1e30
 
 
-@dataclass(frozen=True)
-class SearchSettings:
-    """gap: relative; 0 asks for the optimum (to 1e-6).  price_per_chip_s: per group, for the objective `cost`."""
-
-    gap: float = 0.01
-    time_limit_s: float = 25.0
-    jobs: int = 1
-    limits: Limits = field(default_factory=Limits)
-    price_per_chip_s: tuple[float, ...] | None = None
-    solver: Literal["highs", "cbc"] = "highs"
-    first_plan_only: bool = False
-    """Stop at the first plan (or the proof that there is none)."""
-
-
-@dataclass(frozen=True)
-class SearchProgress:
-    """Where the search stands; objective and bound in the objective's unit."""
-
-    candidates: int
-    solved: int
-    objective: float | None
-    bound: float | None
-    elapsed_s: float
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The result: `leaf` and `split` of the best plan (None: nothing found), and what is proved.
-
-    bound: no plan of the whole space has a smaller objective.  why_stopped `exhausted` with no plan: proved that none
-    fits.
-    """
-
-    leaf: Leaf | None
-    split: Split | None
-    step_time: float
-    objective: float
-    bound: float
-    why_stopped: WhyStopped
-    statistics: dict[str, int]
-
-    @property
-    def gap(self) -> float:
-        """(objective - bound) / objective."""
-        return (self.objective - self.bound) / self.objective if math.isfinite(self.objective) else math.inf
-
-
 def search(
     problem: Problem,
     settings: SearchSettings,
@@ -111,6 +65,7 @@ class _Search:
         progress: Callable[[SearchProgress], None] | None,
         should_stop: Callable[[], bool],
     ) -> None:
+        require_solver(settings.solver)
         self.settings, self.progress, self.should_stop = settings, progress, should_stop
         self.begin = time.monotonic()
         self.deadline = self.begin + settings.time_limit_s
@@ -178,6 +133,7 @@ class _Search:
         try:
             few = self.spread_roots()
             self.try_single_stages(few)
+            self.try_obvious_shapes(few)
             self.open.add(few)
             self.find_first_plan()
             self.open.add(i for i in range(len(self.roots)) if i not in few)
@@ -190,14 +146,26 @@ class _Search:
 
     def find_first_plan(self) -> None:
         """A good plan before anything is proved: the most promising leaves of the most promising roots."""
-        if self.has_plan:
+        if self.best is not None and (self.settings.first_plan_only or self.can_sift(self.best.root_index)):
             return
         promising = self.open.promising(_FIRST_TRIES)
         roomiest = self.open.roomiest(_PROMISING_ROOTS)
+        begun = self.objective
         for factor, roots in zip(_WIDENING, (promising, roomiest, promising), strict=True):
             for i in roots:
-                if not self.has_plan:
+                if self.objective == begun:
                     self.look_for_plan(i, self.open.bounds[i] * factor or _UNLIMITED, any_plan=True)
+        self.report()
+
+    def try_obvious_shapes(self, roots: list[int]) -> None:
+        """A plan to begin with, whatever it is worth; short pipelines first, which are soon split."""
+        for i in sorted(roots, key=lambda i: (self.roots[i].most_stages, i)):
+            if self.has_plan or self.out_of_time():
+                break
+            found = obvious_plan(self.roots[i], i)
+            if found is not None:
+                leaf = Leaf(self.roots[i], found.order)
+                self.take(replace(found, objective=leaf_weight(leaf, self.target()) * found.step_time))
         self.report()
 
     def try_single_stages(self, roots: list[int]) -> None:

@@ -7,19 +7,37 @@ from __future__ import annotations
 import math
 import os
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from planner.errors import InputError
 
 if TYPE_CHECKING:
     import pulp
 
-__all__ = ["SolverAnswer", "solve_program"]
+__all__ = ["SOLVERS", "SolverAnswer", "SolverName", "require_solver", "solve_program"]
+
+SolverName = Literal["highs", "cbc", "gurobi", "cplex", "scip", "copt"]
+
+SOLVERS: dict[SolverName, tuple[str, str]] = {
+    "highs": ("HiGHS", "highspy"),
+    "cbc": ("COIN_CMD", "'pulp[cbc]'"),
+    "gurobi": ("GUROBI", "gurobipy"),
+    "cplex": ("CPLEX_PY", "cplex"),
+    "scip": ("SCIP_PY", "pyscipopt"),
+    "copt": ("COPT", "coptpy"),
+}
+"""PuLP's class for each solver, and the Python package that brings it."""
 
 Stop = Literal["optimal", "infeasible", "time", "interrupted", "error"]
 
-_HIGHS_OPTIONS = frozenset({"presolve", "random_seed", "mip_feasibility_tolerance", "primal_feasibility_tolerance"})
+_HIGHS_OPTIONS = frozenset(
+    {"presolve", "random_seed", "mip_feasibility_tolerance", "primal_feasibility_tolerance", "mip_max_nodes"}
+)
 
 
 @dataclass(frozen=True)
@@ -50,27 +68,65 @@ def solve_program(
     time_limit_s: float,
     start: Mapping[str, float] | None = None,
     should_stop: Callable[[], bool] = lambda: False,
-    solver: Literal["highs", "cbc"] = "highs",
+    solver: SolverName = "highs",
     options: Mapping[str, Any] | None = None,
+    log_path: str | None = None,
 ) -> SolverAnswer:
     """Minimise `program` to optimality, from `start` if given.
 
     HiGHS runs without presolve: with it, HiGHS 1.16.0 called feasible small programs infeasible, and gave an objective
     below what its own solution costs (tests/search/branching keeps such programs). A run that ends with an error or an
     unclear status is repeated with presolve; if that fails too the answer is `error` with bound -inf.
-    CBC is there to check HiGHS (tests).
+    Of any other solver only an answer to optimality or a proof that there is none counts, and a solution only once it
+    is checked here. log_path: the solver's own log is appended to this file.
     """
     unknown = set(options or {}) - _HIGHS_OPTIONS
     if unknown:
         raise AssertionError(f"unknown solver options: {sorted(unknown)}")
-    if solver == "cbc":
-        return _solve_with_cbc(program, time_limit_s)
-    asked = {"presolve": "off", **(options or {})}
-    answer = _solve_with_highs(program, time_limit_s, start, should_stop, asked)
-    if answer.stop == "error":
-        other = "on" if asked["presolve"] == "off" else "off"
-        answer = _solve_with_highs(program, time_limit_s, start, should_stop, {**asked, "presolve": other})
-    return answer
+    with _logged(log_path) as log:
+        if solver != "highs":
+            return _solve_with_other(program, solver, time_limit_s, log)
+        asked = {"presolve": "off", **({} if log is None else {"log_file": log}), **(options or {})}
+        answer = _solve_with_highs(program, time_limit_s, start, should_stop, asked)
+        if answer.stop == "error":
+            other = "on" if asked["presolve"] == "off" else "off"
+            answer = _solve_with_highs(program, time_limit_s, start, should_stop, {**asked, "presolve": other})
+        return answer
+
+
+def require_solver(name: SolverName) -> None:
+    """Raises InputError when a solver cannot be called here."""
+    import pulp
+
+    kind, package = SOLVERS[name]
+    with _quiet_stdout():
+        try:
+            found = bool(pulp.getSolver(kind, msg=False).available())
+        except Exception:  # a solver without a licence raises an error of its own
+            found = False
+    if not found:
+        raise InputError.single(
+            path="--solver",
+            what=f"{name} cannot be called here",
+            why=f"its package {package} is not installed, or it has no licence",
+            fix=f"pip install {package}, or leave --solver out: highs comes with dplan",
+        )
+
+
+@contextmanager
+def _logged(path: str | None) -> Iterator[str | None]:
+    """A fresh file for one run's log, which is appended to `path` afterwards: some solvers overwrite, some append."""
+    if path is None:
+        yield None
+        return
+    handle, name = tempfile.mkstemp(prefix="dplan-solver-", suffix=".log")
+    os.close(handle)
+    try:
+        yield name
+        with Path(path).open("ab") as log:
+            log.write(Path(name).read_bytes())
+    finally:
+        Path(name).unlink(missing_ok=True)
 
 
 @contextmanager
@@ -104,6 +160,15 @@ def _highs_class() -> type[Any]:
         def createAndConfigureSolver(self, lp: Any) -> None:
             with _quiet_stdout():
                 super().createAndConfigureSolver(lp)
+            if "log_file" in self.optionsDict:
+                lp.solverModel.setOptionValue("log_to_console", False)
+                lp.solverModel.setOptionValue("output_flag", True)
+
+        def findSolutionValues(self, lp: Any) -> Any:
+            try:
+                return super().findSolutionValues(lp)
+            except KeyError:  # PuLP knows no limit of nodes; it has read the values before it asks for the status
+                return pulp.LpStatusNotSolved, pulp.LpSolutionNoSolutionFound
 
         def callSolver(self, lp: Any) -> None:
             if self.start:
@@ -151,6 +216,7 @@ def _solve_with_highs(
         names.kOptimal: "optimal",
         names.kInfeasible: "infeasible",
         names.kTimeLimit: "time",
+        names.kSolutionLimit: "time",  # the number of nodes was asked to be limited
         names.kInterrupt: "interrupted",
     }
     stop: Stop = stops.get(status, "error")
@@ -168,6 +234,9 @@ def _solve_with_highs(
     return SolverAnswer(stop, values, objective, bound if math.isfinite(bound) else -math.inf)
 
 
+_WITHIN = 1e-4
+_CLOSED = 1e-7
+"""Relative: how far below an optimum, as another solver says, its own tolerances may lie."""
 _SAME = 1e-6
 """Relative: how far the objective that a solver reports may lie from what its solution costs."""
 
@@ -178,14 +247,35 @@ def _costs(program: pulp.LpProblem, values: Mapping[str, float], objective: floa
     return abs(cost - objective) <= _SAME * max(1.0, abs(cost), abs(objective))
 
 
-def _solve_with_cbc(program: pulp.LpProblem, time_limit_s: float) -> SolverAnswer:
+def _solve_with_other(program: pulp.LpProblem, name: SolverName, time_limit_s: float, log: str | None) -> SolverAnswer:
+    """One of PuLP's other solvers. What it does not prove is not said, and its solution is checked."""
     import pulp
 
-    program.solve(pulp.COIN_CMD(msg=False, timeLimit=time_limit_s, gapRel=0.0, gapAbs=0.0, threads=1))
+    options: dict[str, Any] = {"msg": False, "timeLimit": max(0.01, time_limit_s), "gapRel": 0.0}
+    if log is not None:
+        options["logPath"] = log
+    with _quiet_stdout():
+        try:
+            program.solve(pulp.getSolver(SOLVERS[name][0], **options))
+        except pulp.PulpSolverError:
+            return SolverAnswer("error", None, math.inf, -math.inf)
     if program.status == pulp.LpStatusInfeasible:
         return SolverAnswer("infeasible", None, math.inf, math.inf)
-    if program.sol_status != pulp.LpSolutionOptimal:
+    if program.status != pulp.LpStatusOptimal or program.sol_status != pulp.LpSolutionOptimal:
         return SolverAnswer("time", None, math.inf, -math.inf)
     values = {v.name: float(v.varValue or 0.0) for v in program.variables()}
+    if not _holds(program):
+        return SolverAnswer("error", None, math.inf, -math.inf)
     objective = float(pulp.value(program.objective))
-    return SolverAnswer("optimal", values, objective, objective)
+    return SolverAnswer("optimal", values, objective, objective - _CLOSED * max(1.0, abs(objective)))
+
+
+def _holds(program: pulp.LpProblem) -> bool:
+    """Whether the values that stand in the program are whole where they must be, and within all limits.
+
+    Some come from text files with eight digits; sizes are GiB and multiples of a layer's time.
+    """
+    import pulp
+
+    whole = all(abs(v.varValue - round(v.varValue)) <= _SAME for v in program.variables() if v.cat == pulp.LpInteger)
+    return bool(whole and program.valid(_WITHIN))

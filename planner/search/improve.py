@@ -7,14 +7,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from planner.search.candidates import Root
-from planner.search.leaf import Leaf
-from planner.search.polish import polish
+from planner.search.one_shape import Best, polished_order, try_order
 from planner.search.sieve import ShapeSieve
-from planner.search.splitting import Splitter
-from planner.search.survey import Best, leaf_weight
-from planner.search.tree import Order, Target
+from planner.search.tree import Order
 
-__all__ = ["improve", "improve_shape", "polished_order"]
+__all__ = ["improve", "improve_shape", "in_space"]
 
 _MOST_TRIES = 250
 _MOST_LOOKS = 2000
@@ -28,7 +25,7 @@ def improve(roots: list[Root], best: Best, prices: tuple[float, ...] | None, sho
     while improved:
         improved = False
         for index, order in _neighbours(roots, best):
-            if (index, order) in seen or not _allowed(roots[index], order):
+            if (index, order) in seen or not in_space(roots[index], order):
                 continue
             if tries >= _MOST_TRIES or should_stop():
                 return best
@@ -48,7 +45,7 @@ def improve_shape(root: Root, best: Best, should_stop: Callable[[], bool]) -> Be
     while improved:
         improved, table = False, sieve.empty(best.objective * (1 - 1e-5))
         for order in _neighbours_in_root(root, best.order):
-            if order in seen or not _allowed(root, order) or sum(n for _, _, n in order) < 2:
+            if order in seen or not in_space(root, order) or sum(n for _, _, n in order) < 2:
                 continue
             if tries >= _MOST_LOOKS or should_stop():
                 return best
@@ -58,47 +55,6 @@ def improve_shape(root: Root, best: Best, should_stop: Callable[[], bool]) -> Be
             if found is not None:
                 best, improved = found, True
                 break
-    return best
-
-
-def polished_order(
-    root: Root, index: int, order: Order, objective: float, ends: tuple[int, ...] | None = None
-) -> Best | None:
-    """A plan of a shape with a step time below `objective`, single layers moved while that helps."""
-    found = try_order(root, index, order, objective, None, ends)
-    if found is None or root.limits.layers_per_stage is not None:
-        return found
-    leaf = Leaf(root, order)
-    split = polish(leaf, found.split)
-    step = leaf.step_time(split)
-    return Best(step, step, index, order, split)
-
-
-def try_order(
-    root: Root,
-    index: int,
-    order: Order,
-    objective: float,
-    prices: tuple[float, ...] | None,
-    ends: tuple[int, ...] | None = None,
-) -> Best | None:
-    """A plan of a shape that is better than `objective`, if the dynamic programme finds one; `ends` is tried too."""
-    leaf = Leaf(root, order)
-    weight = leaf_weight(leaf, Target(objective, prices))
-    limit = objective * (1 - 1e-5) / weight if weight > 0 else objective
-    splitter = Splitter(leaf)
-    widest = splitter.split_within(limit)
-    if widest is None:
-        return None
-    _, closer = splitter.bound(limit * 0.9, limit, 2e-3)
-    best: Best | None = None
-    for candidate in dict.fromkeys((widest, closer or widest, ends or widest)):
-        split = splitter.find_split(limit, candidate)
-        if split is not None:
-            step = leaf.step_time(split)
-            if weight * step < objective:
-                objective = weight * step
-                best = Best(objective, step, index, order, split)
     return best
 
 
@@ -136,7 +92,7 @@ def _neighbours_in_root(root: Root, order: Order) -> Iterator[Order]:
                 yield (*order[:place], (g, degree, root.max_stages(g, degree)), *order[place:])
 
 
-def _allowed(root: Root, order: Order) -> bool:
+def in_space(root: Root, order: Order) -> bool:
     """Whether the shape is in the root's space."""
     limits = root.limits
     groups = [g for g, _, _ in order]

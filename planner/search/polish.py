@@ -10,7 +10,7 @@ from planner.search.splitting import choose_policies
 
 __all__ = ["polish"]
 
-_MOST_ACTIONS = 1_500_000
+_MOST_ACTIONS = 600_000
 """Actions that all tries of one call may run; a try runs every action of a step."""
 _SLOWEST = 3
 

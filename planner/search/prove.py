@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
 from planner.cost.recurrence import Path, critical_path
 from planner.cost.rows import link_rows, window_rows
-from planner.search.highs import solve_program
+from planner.search.highs import SolverName, solve_program
 from planner.search.leaf import Leaf, Split
 from planner.search.program import build_program
 from planner.search.splitting import Splitter
@@ -54,7 +53,8 @@ def prove_leaf(
     *,
     time_limit_s: float,
     should_stop: Callable[[], bool] = lambda: False,
-    solver: Literal["highs", "cbc"] = "highs",
+    solver: SolverName = "highs",
+    solver_log: str | None = None,
 ) -> Proof:
     """Search a leaf for step times below `target` seconds until none is left that is better than (1 - gap) x the best
     known.
@@ -75,7 +75,9 @@ def prove_leaf(
         if left <= 0 or should_stop():
             return Proof(bound, best_split, best, False, programs)
         program = build_program(leaf, windows, limit, rows)
-        answer = solve_program(program.lp, time_limit_s=left, should_stop=should_stop, solver=solver)
+        answer = solve_program(
+            program.lp, time_limit_s=left, should_stop=should_stop, solver=solver, log_path=solver_log
+        )
         programs += 1
         if answer.stop == "infeasible":
             return Proof(max(bound, limit), best_split, best, True, programs)

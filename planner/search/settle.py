@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 __all__ = ["prefer_earlier_stages", "settle"]
 
 _MOST_ROUNDS = 12
+_MOST_NODES = 20
+"""Of the solver's tree, a round: ties are not worth a long search, and a count, unlike a time, gives equal plans."""
 _SLACK = 1e-9
 """Relative: two step times this close count as equal."""
 
@@ -36,7 +38,8 @@ def settle(
     for _ in range(_MOST_ROUNDS):
         program = build_program(leaf, windows, limit, rows)
         prefer_earlier_stages(program)
-        answer = solve_program(program.lp, time_limit_s=time_limit_s, should_stop=should_stop)
+        options = {"mip_max_nodes": _MOST_NODES}
+        answer = solve_program(program.lp, time_limit_s=time_limit_s, should_stop=should_stop, options=options)
         if answer.stop != "optimal" or answer.values is None:
             return split
         other = program.split_of(answer.values)

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from planner.search.candidates import Root
-from planner.search.improve import polished_order
+from planner.search.one_shape import Best, polished_order
 from planner.search.sieve import ShapeSieve, SieveStopped
 from planner.search.sieve_walks import shortest_shape
-from planner.search.survey import Best
 from planner.search.tree import Target
 
 __all__ = ["Question", "Sift", "sift_root"]

@@ -7,38 +7,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from typing import Literal
 
 from planner.search.bounds import Refuter
 from planner.search.candidates import Node, Root
-from planner.search.leaf import Leaf, Split
+from planner.search.leaf import Leaf
+from planner.search.one_shape import Best, leaf_weight, polished_order
 from planner.search.sieve import MOST_GROUPS, ShapeSieve, ShapeTable, SieveStopped
 from planner.search.sieve_walks import all_shapes
 from planner.search.splitting import Splitter
 from planner.search.tree import Order, Target, single_stage_orders, surviving_nodes, surviving_orders
 
-__all__ = ["CAUTIOUS", "SHORT", "THOROUGH", "Best", "Effort", "Survey", "leaf_weight", "sieve_helps", "survey_root"]
+__all__ = [
+    "CAUTIOUS",
+    "SHORT",
+    "THOROUGH",
+    "Best",
+    "Effort",
+    "Survey",
+    "leaf_weight",
+    "sieve_helps",
+    "survey_root",
+]
 
 _UNLIMITED = 1e30
 _FINE, _COARSE = 2e-3, 2e-2
 """Tolerance of a leaf's bound: in a survey that proves, and in one that only looks for a plan."""
+_End = Literal["all", "fell", "too many", "stopped"]
 _FELL = 2e-3
 """Share that the target must fall before a root's shapes are sieved again."""
-_NEAR, _MOST_NEAR = 1.015, 300
+_NEAR, _MOST_NEAR = 1.0075, 6000
 """Step time over a root's bound within which shapes are looked at first, and how many of them."""
 _SHORT_SURVEY_ENDS = 60
 _SHORT_SURVEY_ORDERS = 2
 """Ends of the pipeline, and whole orders, tried a node in a survey that only looks for a plan."""
-
-
-@dataclass(frozen=True)
-class Best:
-    """A plan found: `objective` = weight x exact step time."""
-
-    objective: float
-    step_time: float
-    root_index: int
-    order: Order
-    split: Split
 
 
 @dataclass
@@ -55,14 +57,6 @@ class Survey:
     too_many: bool = False
     nodes: int = 0
     num_leaves: int = 0
-
-
-def leaf_weight(leaf: Leaf, target: Target) -> float:
-    """Objective per second of step time of a leaf."""
-    tensor, stages = [0] * len(leaf.root.groups), [0] * len(leaf.root.groups)
-    for g, t, n in leaf.order:
-        tensor[g], stages[g] = t, n
-    return target.weight(leaf.root, tuple(tensor), tuple(stages))
 
 
 def sieve_helps(root: Root) -> bool:
@@ -121,7 +115,6 @@ class _Surveyor:
         self.prices = target.price_per_chip_s
         self.best_objective = target.objective
         self.survey = Survey()
-        self._seen_all = False
 
     @cached_property
     def refuter(self) -> Refuter:
@@ -150,42 +143,44 @@ class _Surveyor:
 
         Those that pass just above the root's bound come first: the best plan is likely among them.
         """
-        sieve, seen, asked = ShapeSieve(self.root), set[Order](), self.goal().objective
+        sieve, done, asked = ShapeSieve(self.root), set[Order](), self.goal().objective
+        self.survey.complete = False
         try:
             if self.floor * _NEAR < asked:
-                self._visit_shapes(sieve.within(self.floor * _NEAR, stop), asked, seen, stop, _MOST_NEAR)
+                self._polish_shapes(sieve.within(self.floor * _NEAR, stop), stop)
+            end: _End = "fell"
+            while end == "fell":
                 asked = self.goal().objective
-            most = self.effort.most_shapes
-            while not stop() and self._visit_shapes(sieve.within(asked, stop), asked, seen, stop, most):
-                asked = self.goal().objective
-            self.survey.too_many = not self._seen_all and not stop()
-            self.survey.complete = self._seen_all
+                end = self._visit_shapes(sieve.within(asked, stop), asked, done, stop, self.effort.most_shapes)
+            self.survey.too_many, self.survey.complete = end == "too many", end == "all"
         except SieveStopped:
-            self.survey.complete = False
+            pass
+
+    def _polish_shapes(self, table: ShapeTable | None, stop: Callable[[], bool]) -> None:
+        """A plan for the first few shapes of a table that pass alone."""
+        for order in islice(all_shapes(table) if table is not None else (), _MOST_NEAR):
+            if stop():
+                return
+            if table is not None and table.passes(order):
+                found = polished_order(self.root, self.root_index, order, self.best_objective)
+                if found is not None:
+                    self.best_objective, self.survey.best = found.objective, found
 
     def _visit_shapes(
-        self,
-        table: ShapeTable | None,
-        asked: float,
-        seen: set[Order],
-        stop: Callable[[], bool],
-        most: int | None,
-    ) -> bool:
-        """Whether the target fell before the end; at most so many shapes are looked at."""
-        self._seen_all = False
-        most = None if most is None else len(seen) + most
-        for order in all_shapes(table) if table is not None else ():
-            if order in seen or table is None:
-                continue
-            if (most is not None and len(seen) >= most) or stop():
-                return False
-            seen.add(order)
-            if table.passes(order):
+        self, table: ShapeTable | None, asked: float, done: set[Order], stop: Callable[[], bool], most: int | None
+    ) -> _End:
+        """Visit the shapes of a table that pass alone and are not done; why it ended: the target fell, ..."""
+        for number, order in enumerate(all_shapes(table) if table is not None else ()):
+            if stop():
+                return "stopped"
+            if most is not None and number >= most:
+                return "too many"
+            if table is not None and order not in done and table.passes(order):
+                done.add(order)
                 self.visit(Leaf(self.root, order))
             if self.goal().objective < asked * (1 - _FELL):
-                return True
-        self._seen_all = True
-        return False
+                return "fell"
+        return "all"
 
     def _walk_tree(self, stop: Callable[[], bool]) -> None:
         """The tree of degrees, boxes of stage counts and orders, as far as the effort goes."""

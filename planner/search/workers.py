@@ -9,9 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from planner.search.candidates import Root, make_roots
+from planner.search.highs import SolverName
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
 from planner.search.prove import Proof, prove_leaf
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
     from planner.search.driver import SearchSettings
 
 __all__ = ["Workers"]
+
+
+class _Solver(NamedTuple):
+    """Which solver, and where its log goes."""
+
+    name: SolverName
+    log: str | None
+
 
 _roots: list[Root] = []
 """A worker process's own roots, made once when it starts."""
@@ -46,12 +55,23 @@ def _sift(question: Question, target: Target, gap: float, deadline: float) -> Si
     return sift_root(_roots[question.index], question, target, gap, lambda: time.monotonic() > deadline)
 
 
-def _prove(index: int, order: Order, target: Target, gap: float, deadline: float, solver: str) -> tuple[Proof, float]:
-    return _prove_here(_roots[index], order, target, gap, deadline, solver, lambda: False)
+def _prove(
+    index: int, order: Order, target: Target, gap: float, deadline: float, asked: _Solver
+) -> tuple[Proof, float]:
+    import os
+
+    log = None if asked.log is None else f"{asked.log}.{os.getpid()}"
+    return _prove_here(_roots[index], order, target, gap, deadline, _Solver(asked.name, log), lambda: False)
 
 
 def _prove_here(
-    root: Root, order: Order, target: Target, gap: float, deadline: float, solver: str, should_stop: Callable[[], bool]
+    root: Root,
+    order: Order,
+    target: Target,
+    gap: float,
+    deadline: float,
+    asked: _Solver,
+    should_stop: Callable[[], bool],
 ) -> tuple[Proof, float]:
     import time
 
@@ -64,7 +84,8 @@ def _prove_here(
         gap,
         time_limit_s=max(0.0, deadline - time.monotonic()),
         should_stop=should_stop,
-        solver="cbc" if solver == "cbc" else "highs",
+        solver=asked.name,
+        solver_log=asked.log,
     )
     return proof, weight
 
@@ -154,7 +175,7 @@ class Workers:
         should_stop: Callable[[], bool],
     ) -> list[tuple[Proof, float]]:
         """One proof a leaf, all at the same target; the objective per second of each leaf beside it."""
-        solver = self.settings.solver
+        solver = _Solver(self.settings.solver, self.settings.solver_log)
         if self._pool is None:
             return [_prove_here(self.roots[i], o, target, gap, deadline, solver, should_stop) for _, i, o in batch]
         futures = [self._pool.submit(_prove, i, o, target, gap, deadline, solver) for _, i, o in batch]

@@ -1,0 +1,58 @@
+"""Shapes that come to mind at once, for a plan to begin with: each group in one block, those with much memory first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from planner.search.candidates import Root
+from planner.search.improve import in_space
+from planner.search.leaf import Leaf
+from planner.search.one_shape import Best
+from planner.search.quick_bounds import rate_bound
+from planner.search.splitting import Splitter
+from planner.search.tree import Order
+
+__all__ = ["obvious_plan", "obvious_shapes"]
+
+_NO_LIMIT, _INSTANT = 1e30, 1e-12
+_BEGIN, _STRIDE, _MOST_STEPS = 1.5, 1.5, 12
+"""Step times that are tried, as multiples of the root's quick bound."""
+
+
+def obvious_shapes(root: Root) -> Iterator[Order]:
+    """At each tensor parallel degree as a ceiling: all chips, or as many stages of each group as the layers allow."""
+    groups = [g for g in range(len(root.groups)) if root.degrees(g)]
+    for ceiling in sorted({t for g in groups for t in root.degrees(g)}, reverse=True):
+        degree = {g: max((t for t in root.degrees(g) if t <= ceiling), default=root.degrees(g)[0]) for g in groups}
+        stages = {g: root.max_stages(g, degree[g]) for g in groups}
+        total, layers = sum(stages.values()), root.limits.total_stages or root.intervals.num_layers
+        if total > layers:
+            stages = {g: n * layers // total for g, n in stages.items()}
+        by_memory = sorted(groups, key=lambda g: (-_usable(root, g, degree[g]), g))
+        order = tuple((g, degree[g], stages[g]) for g in by_memory if stages[g])
+        if order and in_space(root, order):
+            yield order
+
+
+def _usable(root: Root, group: int, tensor: int) -> float:
+    options = root.options(group, tensor)
+    return options.table.usable_bytes if options is not None else 0.0
+
+
+def obvious_plan(root: Root, index: int) -> Best | None:
+    """A plan of the first of the obvious shapes that fits; None when none does."""
+    for order in obvious_shapes(root):
+        leaf = Leaf(root, order)
+        splitter, limit = Splitter(leaf), _BEGIN * max(rate_bound(root), _INSTANT)
+        ends = splitter.split_within(_NO_LIMIT)
+        for _ in range(_MOST_STEPS if ends is not None else 0):
+            closer = splitter.split_within(limit)
+            if closer is not None:
+                ends = closer
+                break
+            limit *= _STRIDE
+        split = splitter.find_split(_NO_LIMIT, ends) if ends is not None else None
+        if split is not None:
+            step = leaf.step_time(split)
+            return Best(step, step, index, order, split)
+    return None

@@ -1,0 +1,66 @@
+"""What a search is told, what it says on the way, and what it found."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from planner.search.candidates import Limits
+from planner.search.highs import SolverName
+
+if TYPE_CHECKING:
+    from planner.search.leaf import Leaf, Split
+
+__all__ = ["Outcome", "SearchProgress", "SearchSettings", "WhyStopped"]
+
+WhyStopped = Literal["gap", "time", "interrupted", "exhausted"]
+
+
+@dataclass(frozen=True)
+class SearchSettings:
+    """gap: relative; 0 asks for the optimum (to 1e-6).  price_per_chip_s: per group, for the objective `cost`."""
+
+    gap: float = 0.01
+    time_limit_s: float = 25.0
+    jobs: int = 1
+    limits: Limits = field(default_factory=Limits)
+    price_per_chip_s: tuple[float, ...] | None = None
+    solver: SolverName = "highs"
+    solver_log: str | None = None
+    """File that the solver's logs are appended to; worker processes add their number to its name."""
+    first_plan_only: bool = False
+    """Stop at the first plan (or the proof that there is none)."""
+
+
+@dataclass(frozen=True)
+class SearchProgress:
+    """Where the search stands; objective and bound in the objective's unit."""
+
+    candidates: int
+    solved: int
+    objective: float | None
+    bound: float | None
+    elapsed_s: float
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The result: `leaf` and `split` of the best plan (None: nothing found), and what is proved.
+
+    bound: no plan of the whole space has a smaller objective.  why_stopped `exhausted` with no plan: proved that none
+    fits.
+    """
+
+    leaf: Leaf | None
+    split: Split | None
+    step_time: float
+    objective: float
+    bound: float
+    why_stopped: WhyStopped
+    statistics: dict[str, int]
+
+    @property
+    def gap(self) -> float:
+        """(objective - bound) / objective."""
+        return (self.objective - self.bound) / self.objective if math.isfinite(self.objective) else math.inf
