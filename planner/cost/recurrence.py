@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-__all__ = ["ChainTimes", "Path", "StepRun", "critical_path", "run_chain", "step_time"]
+__all__ = ["ChainTimes", "Path", "StepRun", "critical_path", "run_chain", "stage_ends", "step_time"]
 
 _MANY_MICRO_BATCHES = 4096
 """From here on `step_time` looks for what repeats."""
@@ -130,10 +130,41 @@ def run_chain(times: ChainTimes, in_flight: Sequence[int], micro_batches: int) -
     return StepRun(totals[last_stage], last_stage, forward_end, backward_end, arrive_f, arrive_b)
 
 
+def stage_ends(times: ChainTimes, in_flight: Sequence[int], micro_batches: int) -> list[float]:
+    """When each stage ends its last backward, as in `run_chain`; updates do not count."""
+    p, m = times.num_stages, micro_batches
+    waiting: list[deque[float]] = [deque() for _ in range(p)]
+    free, link_f, link_b = [0.0] * p, [0.0] * p, [0.0] * p
+    f, b, cf, cb = times.forward, times.backward, times.send_forward, times.send_backward
+    last = p - 1
+    for i in range(m + max(in_flight)):
+        for s in range(last, -1, -1):
+            if not 0 <= i - in_flight[s] < m:
+                continue
+            end = free[s]
+            if s < last:
+                ready = waiting[s].popleft()
+                end = ready if ready > end else end
+            free[s] = end = end + b[s]
+            if s:
+                begin = link_b[s - 1]
+                link_b[s - 1] = end = (end if end > begin else begin) + cb[s - 1]
+                waiting[s - 1].append(end)
+        ready = 0.0
+        for s in range(p if i < m else 0):
+            end = free[s]
+            free[s] = end = (end if end > ready else ready) + f[s]
+            if s < last:
+                begin = link_f[s]
+                link_f[s] = ready = (end if end > begin else begin) + cf[s]
+    return free
+
+
 def step_time(times: ChainTimes, in_flight: Sequence[int], micro_batches: int) -> float:
     """The step time alone, in the unit of `times`; with many micro-batches in a time that does not grow with them."""
     if micro_batches <= _MANY_MICRO_BATCHES:
-        return run_chain(times, in_flight, micro_batches).step
+        ends = stage_ends(times, in_flight, micro_batches)
+        return max(end + update for end, update in zip(ends, times.update, strict=True))
     if min(in_flight) >= micro_batches:
         return _all_in_flight(times, micro_batches)
     return _LongRun(times, in_flight, micro_batches).step()

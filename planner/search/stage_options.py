@@ -84,6 +84,8 @@ class StageOptions:
         self._stairs: dict[tuple[int, float], Staircase] = {}
         self._bands: dict[tuple[int, int], Floats] = {}
         self._fastest: dict[int, Floats] = {}
+        self.chosen: dict[tuple[int, tuple[int, ...]], tuple[tuple[int, ...], ...] | None] = {}
+        """Recompute choices made before, by micro-batches in flight and layers of each kind; None: nothing fits."""
 
     @cached_property
     def backward_share(self) -> float:

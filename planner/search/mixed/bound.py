@@ -9,10 +9,10 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from planner.cost.schedule import in_flight
-from planner.search.mixed.pricing import Box, Pricer
+from planner.search.mixed.pricing import Box, Pricer, Question
 
 if TYPE_CHECKING:
     import numpy as np
@@ -30,6 +30,8 @@ _FINEST = 1.002
 """Ratio of allowances below which a box is not divided any more."""
 _SMALLEST = 1e-3
 """Share of the goal below which the allowances of a first box are not told apart."""
+_TOGETHER = 8
+"""Boxes of one family that are divided at once: one walk of the dynamic programme answers for all their halves."""
 _TILTS = (0.0, 1.0, 0.3, -0.5)
 """Multipliers of the condition that a pipeline costs no more than it runs, tried in turn."""
 _M_WEIGHT = 0.2
@@ -44,6 +46,14 @@ class _Family:
     prices: Floats
 
 
+class _Open(NamedTuple):
+    """A box to be valued: what is known of it, and the tilt to try first."""
+
+    value: float
+    box: Box
+    tilt: float
+
+
 @dataclass
 class _Bounder:
     goal: float
@@ -54,52 +64,66 @@ class _Bounder:
     def add(self, f: _Family, fewest: int, most: int) -> None:
         """Boxes that cover all pipelines of a family with fewest..most micro-batches."""
         self.families.append(f)
-        index = len(self.families) - 1
+        cover = []
         while fewest <= most:
             last = min(most, max(fewest, math.ceil(fewest * _RATIO) - 1))
             high = (self.goal - f.pricer.fastest_way - f.pricer.least_update) / fewest
             while high * last > _SMALLEST * self.goal:
-                self.push(index, Box(fewest, last, high / _RATIO, high), 0.0, 0.0)
+                cover.append(_Open(0.0, Box(fewest, last, high / _RATIO, high), 0.0))
                 high /= _RATIO
             if high > 0:
-                self.push(index, Box(fewest, last, 0.0, high), 0.0, 1.0)
+                cover.append(_Open(0.0, Box(fewest, last, 0.0, high), 1.0))
             fewest = last + 1
+        for first in range(0, len(cover), 2 * _TOGETHER):
+            self.push(len(self.families) - 1, cover[first : first + 2 * _TOGETHER])
 
-    def push(self, index: int, box: Box, parent: float, tilt: float) -> None:
-        value, tilt = self.value(self.families[index], box, tilt)
-        if max(parent, value) < self.goal:
-            heapq.heappush(self.heap, (max(parent, value), index, box, tilt))
+    def push(self, index: int, boxes: Sequence[_Open]) -> None:
+        """Value boxes of one family, and keep those below the goal."""
+        for before, (value, tilt) in zip(boxes, self.values(self.families[index], boxes), strict=True):
+            if max(before.value, value) < self.goal:
+                heapq.heappush(self.heap, (max(before.value, value), index, before.box, tilt))
 
-    def value(self, f: _Family, box: Box, first: float) -> tuple[float, float]:
-        """Seconds that no pipeline in the box which runs as many sequences as it costs can undercut, and the tilt that
-        shows it.
+    def values(self, f: _Family, boxes: Sequence[_Open]) -> list[tuple[float, float]]:
+        """For each box: seconds that no pipeline in it which runs as many sequences as it costs can undercut, and the
+        tilt that shows it.
 
         u + min (S + (a + nu) cost / b) - nu m  for any nu >= -a, since cost / b <= m;  m the most for nu > 0, the
-        fewest for nu < 0.  nu = tilt * goal / most, or tilt * a where negative.  first: the tilt to begin with.
+        fewest for nu < 0.  nu = tilt * goal / most, or tilt * a where negative.  The tilt that an open box has is tried
+        first.
         """
         update = f.pricer.least_update
-        best, best_tilt = update + f.pricer.fastest_way + box.low * box.fewest, first
-        for tilt in dict.fromkeys((first, *_TILTS)):
-            if best >= self.goal:
-                break
-            nu = tilt * (self.goal / box.most if tilt > 0 else box.low)
-            shift = update - nu * (box.most if nu > 0 else box.fewest)
-            self.questions += 1
-            found = shift + f.pricer.least(box, f.prices, nu, self.goal - shift)[0]
-            if found > best:
-                best, best_tilt = found, tilt
-        return best, best_tilt
+        best = [(update + f.pricer.fastest_way + o.box.low * o.box.fewest, o.tilt) for o in boxes]
+        orders = [list(dict.fromkeys((o.tilt, *_TILTS))) for o in boxes]
+        for turn in range(max(map(len, orders), default=0)):
+            below = [n for n, tilts in enumerate(orders) if turn < len(tilts) and best[n][0] < self.goal]
+            questions, shifts = [], []
+            for n in below:
+                box, tilt = boxes[n].box, orders[n][turn]
+                nu = tilt * (self.goal / box.most if tilt > 0 else box.low)
+                shifts.append(update - nu * (box.most if nu > 0 else box.fewest))
+                questions.append(Question(box, f.prices, nu, self.goal - shifts[-1]))
+            self.questions += len(questions)
+            for n, shift, (least, _) in zip(below, shifts, f.pricer.least(questions), strict=True):
+                if shift + least > best[n][0]:
+                    best[n] = (shift + least, orders[n][turn])
+        return best
 
     def run(self, most_questions: int, should_stop: Callable[[], bool]) -> float:
         """The least value of any box once all are above the goal, or as many questions were asked as allowed."""
         while self.heap and self.questions < most_questions and not should_stop():
-            value, index, box, tilt = heapq.heappop(self.heap)
-            halves = _halves(box)
+            index, halves, finest = self.heap[0][1], list[_Open](), False
+            for _ in range(_TOGETHER):
+                if not self.heap or self.heap[0][1] != index or finest:
+                    break
+                value, _, box, tilt = self.heap[0]
+                divided = _halves(box)
+                finest = not divided
+                if divided:
+                    heapq.heappop(self.heap)
+                    halves += [_Open(value, half, tilt) for half in divided]
             if not halves:
-                heapq.heappush(self.heap, (value, index, box, tilt))
                 break
-            for half in halves:
-                self.push(index, half, value, tilt)
+            self.push(index, halves)
         return min(self.heap)[0] if self.heap else self.goal
 
 

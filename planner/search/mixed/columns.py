@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from planner.search.leaf import Split
-from planner.search.mixed.pricing import Box, Chain, Pricer
+from planner.search.mixed.pricing import Box, Chain, Pricer, Question
 from planner.search.mixed.shapes import Family, Shape, policies_of
 from planner.search.splitting import Splitter
 
@@ -105,11 +105,9 @@ class Columns:
             last = max(1, min(most, self.pool.problem.global_batch) // family.micro_batch_size)
             for ratio in (_GRID**2, _GRID, _GRID**0.5):
                 best = max(found, key=lambda m: found[m][0], default=0)
-                for m in _around(best, last, ratio):
-                    if m not in found and not self.stop():
-                        chain = _priced(family, pricer, per_slot, m, step_time)
-                        if chain is not None:
-                            found[m] = chain
+                if not self.stop():
+                    numbers = [m for m in _around(best, last, ratio) if m not in found]
+                    found |= _priced(family, pricer, per_slot, numbers, step_time)
             for m in sorted(found, key=lambda m: (-found[m][0], m))[:_BALANCED]:
                 if not self.stop():
                     self.add_chain(family, found[m][1], m, step_time)
@@ -136,23 +134,30 @@ def _around(best: int, last: int, ratio: float) -> list[int]:
     return sorted({min(last, max(1, round(best * ratio**i))) for i in (-2, -1, 1, 2)})
 
 
-def _priced(family: Family, pricer: Pricer, prices: Floats, m: int, step_time: float) -> tuple[float, Chain] | None:
-    """The relaxed pipeline of m micro-batches that costs least within a step time, and sequences over cost."""
-    way, result = pricer.fastest_way, None
+def _priced(
+    family: Family, pricer: Pricer, prices: Floats, numbers: Sequence[int], step_time: float
+) -> dict[int, tuple[float, Chain]]:
+    """For numbers of micro-batches m: the relaxed pipeline that costs least within a step time, and sequences over
+    cost.
+    """
+    ways = dict.fromkeys(numbers, pricer.fastest_way)
+    found: dict[int, tuple[float, Chain]] = {}
     for _ in range(_CLOSER + 1):
-        allowance = (step_time - pricer.least_update - way) / m
-        if allowance <= 0:
-            break
-        box = Box(m, m, allowance, allowance)
-        _, chain = pricer.least(box, prices / family.micro_batch_size, trace=True)
-        if chain is None:
-            break
-        cost = sum(float(prices[family.kinds.index(kind)]) for kind in chain.kinds)
-        result = (m * family.micro_batch_size / max(cost, 1e-300), chain)
-        way, before = pricer.way(chain), way
-        if abs(way - before) <= 0.01 * before:
-            break
-    return result
+        questions = {}
+        for m, way in ways.items():
+            allowance = (step_time - pricer.least_update - way) / m
+            if allowance > 0:
+                questions[m] = Question(Box(m, m, allowance, allowance), prices / family.micro_batch_size)
+        before, ways = ways, {}
+        answers = pricer.least(list(questions.values()), trace=True)
+        for m, (_, chain) in zip(questions, answers, strict=True):
+            if chain is not None:
+                cost = sum(float(prices[family.kinds.index(kind)]) for kind in chain.kinds)
+                found[m] = (m * family.micro_batch_size / max(cost, 1e-300), chain)
+                way = pricer.way(chain)
+                if abs(way - before[m]) > 0.01 * before[m]:
+                    ways[m] = way
+    return found
 
 
 def balanced(family: Family, stages: tuple[Kind, ...], m: int, step_time: float) -> Shape | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from planner.search.intervals import Intervals
 from planner.search.mixed.bound import mix_bound
 from planner.search.mixed.exhaustive import Found, exhaust, is_small
-from planner.search.mixed.pricing import Box, Pricer
+from planner.search.mixed.pricing import Box, Pricer, Question
 from planner.search.mixed.rounds import Rounds
 from planner.search.mixed.shapes import Entry, Family, Kind, Pool, Shape
 
@@ -98,8 +98,8 @@ def nothing_fits(pool: Pool, wanted: Sequence[int]) -> bool:
         whole = family.root.intervals.index[0, family.root.intervals.num_layers]
         if any((o := single.options(g, t)) is not None and np.isfinite(o.times(1)[whole]) for g, t in pool.kinds):
             return False
-        seconds, _ = Pricer(family, _FOREVER).least(Box(1, 1, 0.0, _FOREVER), np.zeros(len(family.kinds)))
-        if math.isfinite(seconds):
+        question = Question(Box(1, 1, 0.0, _FOREVER), np.zeros(len(family.kinds)))
+        if math.isfinite(Pricer(family, _FOREVER).least([question])[0][0]):
             return False
     return True
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from planner.cost.holders import holder_of, lines_crossed, shared_layers
-from planner.cost.recurrence import ChainTimes, step_time
+from planner.cost.recurrence import ChainTimes, stage_ends, step_time
 from planner.cost.tables import Setting
 from planner.search.candidates import Limits, Root
 from planner.search.leaf import Leaf
@@ -19,7 +20,12 @@ if TYPE_CHECKING:
     from planner.cost.tables import Holder, TransferTable
     from planner.search.mixed.shapes import Entry, MixedLeaf, Pool
 
-__all__ = ["chain_times_of_mix", "identical_leaf", "step_time_of_mix"]
+__all__ = ["chain_times_of_mix", "identical_leaf", "pipeline_time", "step_time_of_mix"]
+
+Seconds = tuple[float, ...]
+
+_REMEMBERED = 4096
+"""Micro-batches up to which runs are remembered; with more, `step_time` finds what repeats."""
 
 
 def step_time_of_mix(pool: Pool, entries: Sequence[Entry]) -> float:
@@ -32,7 +38,23 @@ def step_time_of_mix(pool: Pool, entries: Sequence[Entry]) -> float:
     times = chain_times_of_mix(pool, entries)
     if times is None:
         return float("inf")
-    return max(step_time(t, in_flight, e.micro_batches) for (t, in_flight), e in zip(times, entries, strict=True))
+    return max(pipeline_time(t, in_flight, e.micro_batches) for (t, in_flight), e in zip(times, entries, strict=True))
+
+
+def pipeline_time(times: ChainTimes, in_flight: tuple[int, ...], micro_batches: int) -> float:
+    """`step_time`, remembering runs: the pipelines of neighbouring mixes often differ in their updates alone."""
+    if micro_batches > _REMEMBERED:
+        return step_time(times, in_flight, micro_batches)
+    passes = (times.forward, times.backward, times.send_forward, times.send_backward)
+    ends = _ends(*(tuple(seconds) for seconds in passes), in_flight, micro_batches)
+    return max(end + update for end, update in zip(ends, times.update, strict=True))
+
+
+@lru_cache(maxsize=20_000)
+def _ends(
+    forward: Seconds, backward: Seconds, onward: Seconds, back: Seconds, in_flight: tuple[int, ...], micro_batches: int
+) -> list[float]:
+    return stage_ends(ChainTimes(forward, backward, (), onward, back), in_flight, micro_batches)
 
 
 def identical_leaf(pool: Pool, entry: Entry) -> Leaf | None:

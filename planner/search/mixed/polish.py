@@ -6,10 +6,9 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from planner.cost.recurrence import step_time
 from planner.cost.schedule import in_flight_counts
 from planner.search.leaf import Split
-from planner.search.mixed.evaluate import chain_times_of_mix, step_time_of_mix
+from planner.search.mixed.evaluate import chain_times_of_mix, pipeline_time, step_time_of_mix
 from planner.search.mixed.exhaustive import in_order
 from planner.search.mixed.shapes import Entry, Pool, Shape, policies_of
 
@@ -139,7 +138,7 @@ def _lines(pool: Pool, entries: Sequence[Entry]) -> list[tuple[float, float]] | 
         stages = len(e.shape.stages)
         m = max(e.micro_batches, stages)
         now, later = (
-            step_time(chain, in_flight_counts(e.shape.schedule, stages, n), n) for n in (m, m + max(1, stages))
+            pipeline_time(chain, in_flight_counts(e.shape.schedule, stages, n), n) for n in (m, m + max(1, stages))
         )
         slope = max((later - now) / max(1, stages), 1e-12)
         lines.append((now - m * slope, slope))

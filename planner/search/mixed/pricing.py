@@ -26,6 +26,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from planner.cost.schedule import in_flight
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Counts = NDArray[np.int64]
 
-__all__ = ["Box", "Chain", "Pricer"]
+__all__ = ["Box", "Chain", "Pricer", "Question"]
 
 _SLACK = 1e-9
 _STRIDE = 4.0
@@ -43,6 +45,8 @@ _STRIDE = 4.0
 
 _LEVEL = 2e-3
 """Logarithm of the ratio between neighbouring allowances that are told apart."""
+_OF_WIDTH, _COARSEST = 0.04, 10
+"""Wide boxes are asked in wider levels: this share of their width, at most so many levels."""
 
 
 class Box(NamedTuple):
@@ -61,13 +65,51 @@ class Chain(NamedTuple):
     ends: tuple[int, ...]
 
 
-class _Question(NamedTuple):
-    """What is asked of a family: see `Pricer.least`. busy: (K, a) layers of stages with m * t + update <= T."""
+class Question(NamedTuple):
+    """What is asked of a family: the least  S + (a + shift) * cost  of a pipeline of two or more stages in the box.
+
+    prices: (K,) micro-batches for a slot of each kind.  enough: the search may stop once the least is known to be at
+    least this.
+    """
 
     box: Box
     prices: Floats
-    shift: float
-    busy: Counts
+    shift: float = 0.0
+    enough: float = math.inf
+
+
+class _Batch:
+    """Questions that are answered together; B of them."""
+
+    def __init__(self, questions: Sequence[Question], busy: Counts) -> None:
+        """busy: (B, K, a) layers of stages with m * t + update <= T."""
+        import numpy as np
+
+        self.boxes = [q.box for q in questions]
+        self.prices: Floats = np.array([q.prices for q in questions])
+        self.low: Floats = np.array([q.box.low for q in questions])
+        self.shift: Floats = np.array([q.shift for q in questions])
+        self.enough: Floats = np.array([q.enough for q in questions])
+        self.busy = busy
+
+    def keep(self, kept: NDArray[np.bool_]) -> None:
+        """Drop the others."""
+        self.boxes = [box for box, k in zip(self.boxes, kept, strict=True) if k]
+        self.prices, self.busy = self.prices[kept], self.busy[kept]
+        self.low, self.shift, self.enough = self.low[kept], self.shift[kept], self.enough[kept]
+
+
+class _Step(NamedTuple):
+    """One more stage at the front, for a trace: cost and windows of layers by question, kind, and position from `first`
+    on.
+    """
+
+    asked: NDArray[np.int64]
+    kinds: NDArray[np.int64]
+    first: int
+    cost: Floats
+    few: Counts
+    most: Counts
 
 
 class _Longest:
@@ -88,11 +130,13 @@ class _Longest:
             np.where(finite, np.maximum.accumulate(times, axis=2) / self.longest, 1.5) + _STRIDE * rows
         ).ravel()
 
-    def within(self, seconds: float) -> Counts:
-        """(K, a) layers. The time is rounded up to a step of a ratio, so that many questions share an answer."""
+    def within(self, seconds: float, stride: int = 1) -> Counts:
+        """(K, a) layers. The time is rounded up to a level that is a multiple of `stride`, so that many questions share
+        an answer.
+        """
         import numpy as np
 
-        level = math.ceil(math.log(max(seconds / self.longest, 1e-9)) / _LEVEL)
+        level = math.ceil(math.log(max(seconds / self.longest, 1e-9)) / (_LEVEL * stride)) * stride
         if level not in self._answers:
             scaled = min(math.exp(level * _LEVEL) * (1 + _SLACK) + _SLACK, 1.25)
             found: Counts = np.searchsorted(self._flat, self._rows + scaled, side="right") - self._starts
@@ -111,6 +155,7 @@ class Pricer:
         self.beta = min((o.backward_share for o in self.options), default=0.5)
         self.least_update = min((o.least_update for o in self.options), default=0.0)
         self._tables: dict[tuple[int, ...], _Longest] = {}
+        self._by_held: dict[int, _Longest] = {}
         self._busy: dict[int, Counts] = {}
 
     @cached_property
@@ -165,11 +210,13 @@ class Pricer:
         """Stages with `held` micro-batches in flight."""
         import numpy as np
 
-        times = [o.times(held) for o in self.options]
-        key = tuple(id(t) for t in times)
-        if key not in self._tables:
-            self._tables[key] = _Longest(np.stack([t[self._pieces] for t in times]))
-        return self._tables[key]
+        if held not in self._by_held:
+            times = [o.times(held) for o in self.options]
+            key = tuple(id(t) for t in times)
+            if key not in self._tables:
+                self._tables[key] = _Longest(np.stack([t[self._pieces] for t in times]))
+            self._by_held[held] = self._tables[key]
+        return self._by_held[held]
 
     def _busy_within(self, m: int) -> Counts:
         """(K, a) layers of stages with m * t + update <= T."""
@@ -181,49 +228,60 @@ class Pricer:
             self._busy[m] = np.where(fits.all(axis=2), self.layers, fits.argmin(axis=2))
         return self._busy[m]
 
-    def least(
-        self, box: Box, prices: Floats, shift: float = 0.0, enough: float = float("inf"), trace: bool = False
-    ) -> tuple[float, Chain | None]:
-        """(seconds, chain): no pipeline of two or more stages in the box has a smaller  S + (a + shift) * cost;  with
-        `trace` the relaxed chain. Pipelines of one stage have tables of their own.
+    def least(self, questions: Sequence[Question], trace: bool = False) -> list[tuple[float, Chain | None]]:
+        """(seconds, chain) for each question: no pipeline has less; with `trace` the relaxed chain. Pipelines of one
+        stage have tables of their own.
 
-        prices: (K,) micro-batches for a slot of each kind.  enough: stop when the least is known to be at least this.
         Each stage says of a what its own time says: a >= max(low, t coefficient / m).
         """
         import numpy as np
 
-        if not self.kinds:
-            return float("inf"), None
-        question = _Question(box, prices, shift, self._busy_within(box.fewest))
-        before = self._least_before(question)
-        best = [np.append(np.full(self.layers, np.inf), 0.0)]
-        total, found, rest = float("inf"), 0, 0.0
+        if not self.kinds or not questions:
+            return [(math.inf, None)] * len(questions)
+        batch = _Batch(questions, np.array([self._busy_within(q.box.fewest) for q in questions]))
+        before, asked = self._least_before(batch), np.arange(len(questions))
+        total, stages = np.full(len(questions), np.inf), np.zeros(len(questions), dtype=np.int64)
+        best: Floats = np.full((len(questions), self.layers + 1), np.inf)
+        best[:, -1] = 0.0
+        bests, steps = [best], list[_Step]()
         for i in range(1, self.layers + 1):
-            rest = float((best[-1] + before).min())
-            if rest >= min(total, enough):
+            known = best + before
+            limit = np.minimum(total[asked], batch.enough)
+            best = np.where(known < limit[:, None], best, np.inf)
+            going = known.min(axis=1) < limit
+            if not going.any():
                 break
-            best.append(self._extend(i, question, best[-1]).min(axis=0))
-            if i > 1 and best[-1][0] < total:
-                total, found = float(best[-1][0]), i
-        if total >= enough:
-            total = min(total, rest)
-        if not found or not trace:
-            return total, None
-        return total, self._trace(best[: found + 1], question)
+            if not going.all():
+                batch.keep(going)
+                asked, before, best = asked[going], before[going], best[going]
+            best, step = self._extend(i, batch, best, asked)
+            better = (best[:, 0] < total[asked]) if i > 1 else np.zeros(len(asked), dtype=bool)
+            total[asked[better]], stages[asked[better]] = best[better, 0], i
+            if trace:
+                bests.append(best)
+                steps.append(step)
+        total = np.minimum(total, [q.enough for q in questions])
+        chains = [
+            self._trace(q, int(n), steps, bests, questions[q]) if trace and n else None for q, n in enumerate(stages)
+        ]
+        return [(float(seconds), chain) for seconds, chain in zip(total, chains, strict=True)]
 
-    def _least_before(self, q: _Question) -> Floats:
-        """(L+1,) least seconds of the layers before each position, whatever the stages that hold them.
+    def _least_before(self, b: _Batch) -> Floats:
+        """(B, L+1) least seconds of the layers before each position, whatever the stages that hold them.
 
         A stage of time t costs (max(low, t / f) + shift) price, f its longest time over a: per second at least
         (high + shift) / (high f), or (low + shift) / (low f) for a negative shift.
         """
         import numpy as np
 
-        box = q.box
-        longest = max(self._factor(i, box) for i in {1, min(box.fewest, self.layers), self.layers})
-        share = 1.0 if q.shift >= 0 or box.low <= 0 else max(0.0, (box.low + q.shift) / box.low)
-        rate = (q.prices * (share / longest) + 1.0)[:, None] * np.diff(self._way, axis=1)
-        return np.concatenate([[0.0], rate.min(axis=0).cumsum()]) * (1 - _SLACK)
+        longest = np.array(
+            [max(self._factor(i, box) for i in {1, min(box.fewest, self.layers), self.layers}) for box in b.boxes]
+        )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = np.where((b.shift >= 0) | (b.low <= 0), 1.0, np.maximum(0.0, (b.low + b.shift) / b.low))
+        rate = (b.prices * (share / longest)[:, None] + 1.0)[:, :, None] * np.diff(self._way, axis=1)
+        sums = rate.min(axis=1).cumsum(axis=1) * (1 - _SLACK)
+        return np.concatenate([np.zeros((len(sums), 1)), sums], axis=1)
 
     def _factor(self, i: int, box: Box) -> float:
         """m / coefficient: the longest time of the i-th stage from the end, over a; it rises with i, falls with m."""
@@ -232,54 +290,77 @@ class Pricer:
         coefficient = (m - held) + (held - 1) * self.beta
         return m / coefficient if coefficient > 0 else float("inf")
 
-    def _counts(self, i: int, allowance: float, q: _Question) -> Counts:
-        """(K, a) most layers of the i-th stage from the end with an allowance, by the position where it starts."""
-        import numpy as np
-
-        held = in_flight(self.family.schedule, i, q.box.fewest)
-        factor = self._factor(i, q.box)
-        allowed = min(allowance * factor, self.step_time) if math.isfinite(factor) else self.step_time
-        return np.minimum(self._longest(held).within(allowed), q.busy)
-
-    def _extend(self, i: int, q: _Question, best: Floats) -> Floats:
-        """(K, L+1) least seconds with one more stage at the front, by its kind and the position where it starts.
-
-        Stages as short as the lowest allowance asks cost (low + shift) price; longer ones (t / f + shift) price.
+    def _counts(self, i: int, b: _Batch, high: bool) -> Counts:
+        """(B, K, a) most layers of the i-th stage from the end within each box's high or low allowance, by the position
+        where it starts.
         """
         import numpy as np
 
-        most, factor = self._counts(i, q.box.high, q), self._factor(i, q.box)
-        few = np.minimum(self._counts(i, q.box.low, q), most) if q.box.low > 0 else np.zeros_like(most)
-        send = self._send if i > 1 else np.zeros(len(self.kinds))
-        ahead = best[None, :] + self._way
-        short = _least_in_windows(ahead, np.zeros_like(few), few) - self._way[:, :-1]
-        short += (send + (q.box.low + q.shift) * q.prices)[:, None]
-        slope = (q.prices / factor)[:, None] * self._way
-        long = _least_in_windows(ahead + slope, few, most) - self._way[:, :-1] - slope[:, :-1]
-        long += (send + q.shift * q.prices)[:, None]
-        cost = np.minimum(short, long)
-        return np.concatenate([cost, np.full((len(cost), 1), np.inf)], axis=1)
+        counts = []
+        for box in b.boxes:
+            allowance, factor = box.high if high else box.low, self._factor(i, box)
+            allowed = min(allowance * factor, self.step_time) if math.isfinite(factor) else self.step_time
+            wide = math.log(box.high / box.low) / _LEVEL if 0 < box.low <= box.high else math.inf
+            stride = int(min(_COARSEST, max(1, wide * _OF_WIDTH)))
+            counts.append(self._longest(in_flight(self.family.schedule, i, box.fewest)).within(allowed, stride))
+        return np.minimum(np.array(counts), b.busy)
 
-    def _trace(self, best: list[Floats], q: _Question) -> Chain:
-        """The chain behind the last number, from the front."""
+    def _extend(self, i: int, b: _Batch, best: Floats, asked: NDArray[np.int64]) -> tuple[Floats, _Step]:
+        """(B, L+1) least seconds with one more stage at the front, by the position where it starts.
+
+        Stages as short as the lowest allowance asks cost (low + shift) price; longer ones (t / f + shift) price.
+        Only kinds and positions from which a stage reaches what is known to lie behind are looked at.
+        """
         import numpy as np
 
-        position, kinds, ends = 0, [], []
-        for i in reversed(range(1, len(best))):
-            kind = int(self._extend(i, q, best[i - 1])[:, position].argmin())
-            most = int(self._counts(i, q.box.high, q)[kind, position])
+        live = np.nonzero(np.isfinite(best).any(axis=0))[0]
+        end = int(live[-1])
+        most = self._counts(i, b, high=True)
+        kinds = np.nonzero(most[:, :, :end].any(axis=(0, 2)))[0]
+        first = max(0, int(live[0]) - int(most.max(initial=0)))
+        at = (slice(None), kinds, slice(first, end))
+        most = np.minimum(most[at], end - np.arange(first, end))
+        few = most
+        if any(box.low < box.high for box in b.boxes):
+            few = np.where((b.low > 0)[:, None, None], np.minimum(self._counts(i, b, high=False)[at], most), 0)
+        way, prices = self._way[kinds, first : end + 1], b.prices[:, kinds]
+        send = self._send[kinds] if i > 1 else np.zeros(len(kinds))
+        ahead = best[:, None, first : end + 1] + way
+        cost = _least_in_windows(ahead, np.zeros_like(few), few) - way[:, :-1]
+        cost += (send + (b.low + b.shift)[:, None] * prices)[:, :, None]
+        if (most > few).any():
+            factor = np.array([self._factor(i, box) for box in b.boxes])
+            slope = (prices / factor[:, None])[:, :, None] * way
+            longer = _least_in_windows(ahead + slope, few, most) - way[:, :-1] - slope[:, :, :-1]
+            longer += (send + b.shift[:, None] * prices)[:, :, None]
+            cost = np.minimum(cost, longer)
+        result = np.full_like(best, np.inf)
+        result[:, first:end] = cost.min(axis=1, initial=np.inf)
+        return result, _Step(asked, kinds, first, cost, few, most)
+
+    def _trace(self, q: int, stages: int, steps: list[_Step], bests: list[Floats], question: Question) -> Chain:
+        """The chain of so many stages behind the least of question q, from the front."""
+        import numpy as np
+
+        position, kinds, ends, box = 0, [], [], question.box
+        for i in range(stages, 0, -1):
+            step = steps[i - 1]
+            row = int(np.searchsorted(step.asked, q))
+            at = position - step.first
+            k = int(step.cost[row, :, at].argmin())
+            kind, few, most = int(step.kinds[k]), int(step.few[row, k, at]), int(step.most[row, k, at])
+            behind = bests[i - 1][q if i == 1 else int(np.searchsorted(steps[i - 2].asked, q))]
             after = np.arange(position + 1, position + most + 1)
             time = self._way[kind, after] - self._way[kind, position]
-            few = int(self._counts(i, q.box.low, q)[kind, position]) if q.box.low > 0 else 0
-            charged = np.where(after - position <= few, q.box.low, time / self._factor(i, q.box))
-            position = int(after[(best[i - 1][after] + time + charged * q.prices[kind]).argmin()])
+            charged = np.where(after - position <= few, box.low, time / self._factor(i, box))
+            position = int(after[(behind[after] + time + charged * question.prices[kind]).argmin()])
             kinds.append(self.kinds[kind])
             ends.append(position)
         return Chain(tuple(kinds), tuple(ends))
 
 
 def _least_in_windows(values: Floats, few: Counts, most: Counts) -> Floats:
-    """(K, L): the least of values[k, a+few+1 .. a+most]; inf where that is nothing. values: (K, L+1)."""
+    """(B, K, L): the least of values[b, k, a+few+1 .. a+most]; inf where that is nothing. values: (B, K, L+1)."""
     import numpy as np
 
     count = most - few
@@ -288,13 +369,14 @@ def _least_in_windows(values: Floats, few: Counts, most: Counts) -> Floats:
     while 2 ** len(levels) <= longest:
         shift, last = 2 ** (len(levels) - 1), levels[-1]
         longer = last.copy()
-        np.minimum(last[:, :-shift], last[:, shift:], out=longer[:, :-shift])
+        np.minimum(last[:, :, :-shift], last[:, :, shift:], out=longer[:, :, :-shift])
         levels.append(longer)
-    table = np.stack(levels)
-    level = np.log2(np.maximum(count, 1)).astype(np.int64)
-    kind, first = np.arange(len(values))[:, None], np.arange(values.shape[1] - 1)[None, :] + few + 1
-    first = np.minimum(first, values.shape[1] - 1)
-    last_start = np.maximum(first + count - 2**level, first)
-    least = np.minimum(table[level, kind, first], table[level, kind, np.minimum(last_start, values.shape[1] - 1)])
+    size, layers = values.size, values.shape[2] - 1
+    table = np.concatenate([level.ravel() for level in levels])
+    power = np.frexp(np.maximum(count, 1))[1].astype(np.int64) - 1
+    rows = np.arange(0, size, layers + 1).reshape(*values.shape[:2], 1) + power * size
+    first = np.minimum(np.arange(layers) + few + 1, layers)
+    last_start = np.minimum(np.maximum(first + count - (1 << power), first), layers)
+    least = np.minimum(table[rows + first], table[rows + last_start])
     result: Floats = np.where(count > 0, least, np.inf)
     return result

@@ -17,7 +17,9 @@ __all__ = ["Rounds"]
 
 _ROUNDS = 6
 _WORTH_A_ROUND = 2e-3
-"""What a new column must run beyond what it costs, relatively, for another round."""
+"""What a new column must run beyond what it costs, relatively, for another round; and how much faster than the best
+plan even fractions of pipelines must be for whole ones to be looked for.
+"""
 _TARGETS = 6
 """Step times between the relaxed master's and the best known that the master program is asked for."""
 _MOST_COLUMNS = 40
@@ -57,7 +59,9 @@ class Rounds:
         self.most = min(self.batch, _MOST_SEQUENCES * each)
 
     def run(self) -> None:
-        """Generate columns until they add nothing, solve the master at a few step times, search around the best."""
+        """Generate columns until they add nothing; if the relaxed master is faster than the best plan, solve the master
+        at a few step times and search around the best.
+        """
         step = self.best.step_time
         if self.columns.cautious and sum(1 for n in self.pool.num_chips if n) > 1:
             for g, n in enumerate(self.pool.num_chips):
@@ -71,8 +75,9 @@ class Rounds:
             if self.stop() or not self._earns(self._listed()[known:], step):
                 break
             step = self._relax(step)
-        self._solve_masters(step)
-        self._climb()
+        if step < self.best.step_time * (1 - _WORTH_A_ROUND):
+            self._solve_masters(step)
+            self._climb()
 
     def _earns(self, columns: Sequence[Column], step_time: float) -> bool:
         """Whether a column runs more sequences than it costs, by so much that another round is worth its time."""

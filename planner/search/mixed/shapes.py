@@ -240,8 +240,15 @@ def merged(stages: Stages) -> tuple[tuple[int, int, int], ...]:
 def policies_of(leaf: Leaf, stage: int, counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
     """The whole-layer recompute choice of a stage with the least recompute time that fits; None when none fits.
 
-    All choices are tried where there are few, else `choose_policies` decides.
+    All choices are tried where there are few, else `choose_policies` decides. Answers are remembered.
     """
+    known, key = leaf.options(stage).chosen, (leaf.in_flight[stage], counts)
+    if key not in known:
+        known[key] = _best_policies(leaf, stage, counts)
+    return known[key]
+
+
+def _best_policies(leaf: Leaf, stage: int, counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
     table = leaf.table(stage)
     num_policies = table.recompute_s.shape[0]
     per_kind = [[*_divisions(n, num_policies)] for n in counts]
