@@ -11,6 +11,7 @@ from planner.graph import build_graph
 from planner.plan import Plan, check_plan
 from planner.search import SolveOptions, solve
 from planner.spec import Cluster, ModelSpec, load_cluster, load_model, shipped_names
+from tests.search.small_problems import of_one_shape
 
 ROOM = 0.5
 """A pair is sensible when 18 bytes a parameter fill at most this share of the memory of the chips that know the
@@ -75,7 +76,7 @@ def test_a_sensible_pair_has_a_checked_plan_within_two_seconds_of_search(cluster
 @pytest.mark.slow
 @pytest.mark.parametrize(("cluster", "model"), SIX_PAIRS)
 def test_a_named_pair_closes_its_gap(cluster: str, model: str) -> None:
-    result = solve(cluster_of(cluster), model_of(model), SolveOptions(time_limit_s=120.0))
+    result = solve(cluster_of(cluster), of_one_shape(model_of(model)), SolveOptions(time_limit_s=120.0))
     assert_honest(result.plan)
     assert result.why_stopped == "gap"
     assert result.plan.certificate.gap <= 0.01 * (1 + 1e-9)
@@ -94,8 +95,9 @@ def test_a_named_pair_closes_its_gap(cluster: str, model: str) -> None:
 )
 def test_a_short_search_has_a_true_gap(cluster: str, model: str) -> None:
     """Its bound is below what a long search finds, and the long search's bound is below its plan."""
-    short = solve(cluster_of(cluster), model_of(model), SolveOptions(time_limit_s=2.0)).plan
-    long = solve(cluster_of(cluster), model_of(model), SolveOptions(time_limit_s=60.0, gap=0.002)).plan
+    spec = of_one_shape(model_of(model))
+    short = solve(cluster_of(cluster), spec, SolveOptions(time_limit_s=2.0)).plan
+    long = solve(cluster_of(cluster), spec, SolveOptions(time_limit_s=60.0, gap=0.002)).plan
     assert_honest(short)
     assert_honest(long)
     assert short.certificate.bound <= long.certificate.objective

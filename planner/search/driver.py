@@ -68,7 +68,7 @@ class _Search:
         require_solver(settings.solver)
         self.settings, self.progress, self.should_stop = settings, progress, should_stop
         self.begin = time.monotonic()
-        self.deadline = self.begin + settings.time_limit_s
+        self.deadline = self.begin + (settings.first_plan_limit_s or settings.time_limit_s)
         self.roots = make_roots(problem, Intervals(problem.chain), settings.limits)
         self.workers = Workers(problem, settings, self.roots)
         self.best: Best | None = None
@@ -107,6 +107,7 @@ class _Search:
     def take(self, found: Best | None) -> None:
         if found is not None and found.objective < self.objective:
             self.best = found
+            self.deadline = min(self.deadline, self.begin + self.settings.time_limit_s)
 
     def bound(self) -> float:
         """What no plan can beat: the least bound of anything open, or proved when it was closed."""

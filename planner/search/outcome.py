@@ -29,6 +29,8 @@ class SearchSettings:
     solver: SolverName = "highs"
     solver_log: str | None = None
     """File that the solver's logs are appended to; worker processes add their number to its name."""
+    first_plan_limit_s: float | None = None
+    """How long to look for a first plan; None: `time_limit_s`, which alone counts once there is a plan."""
     first_plan_only: bool = False
     """Stop at the first plan (or the proof that there is none)."""
 

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "SolveOptions", "SolveResult", "limits_of", "search_settings", "solve"]
 
 
+_IDENTICAL_SHARE = 0.6
+"""Of the time limit, for plans of identical pipelines, where mixes may be better."""
+_IMPROVEMENT_SHARE = 0.65
+"""Of what is then left, for better mixes; the rest is for the bound of all mixes."""
 _MOST_LAYERS = 1200
 _IDENTICAL = "identical replicas of one shape"
 _MIXED = (
@@ -99,9 +103,11 @@ def solve(
     settings = search_settings(cluster, model, cost, options)
     problem = RelaxedProblem(cost, math.inf) if options.ignore_memory else cost
     begin = time.monotonic()
+    mixes = why_identical(model, cost, settings.limits, options) is None
     with interruptible() as interrupted:
-        outcome = search(problem, settings, _forward(progress), interrupted)
-        mixes = why_identical(model, cost, settings.limits, options) is None
+        limit = options.time_limit_s
+        first = replace(settings, time_limit_s=_IDENTICAL_SHARE * limit, first_plan_limit_s=limit)
+        outcome = search(problem, first if mixes else settings, _forward(progress), interrupted)
         if outcome.leaf is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted)
         found = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
@@ -279,8 +285,8 @@ def _settled(
 
 def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
     """Why all pipelines must be of one shape; None when they may be mixed."""
-    if model.constraints.shapes != "mixed":
-        return "constraints.shapes does not ask for mixes"
+    if model.constraints.shapes == "identical":
+        return "constraints.shapes asks for one shape"
     if options.objective == "cost":
         return "the objective cost is searched over identical pipelines"
     if limits.stages or limits.order is not None or limits.layers_per_stage is not None or limits.fixed_order:
@@ -307,13 +313,22 @@ def _mixed(
     from planner.search.choices import choices_of_mix
     from planner.search.mixed.driver import Start, search_mixes
 
+    now = time.monotonic()
+    middle = now + _IMPROVEMENT_SHARE * (deadline - now)
+
     def stop() -> bool:
         return interrupted() or time.monotonic() >= deadline
+
+    def hurry() -> bool:
+        return interrupted() or time.monotonic() >= middle
 
     pinned = model.constraints.data_parallel
     numbers = None if pinned is None else (pinned if isinstance(pinned, tuple) else (pinned,))
     start = Start(outcome.leaf, outcome.split, outcome.step_time)
-    mixed = search_mixes(problem, settings.limits, numbers, start, settings.gap, stop)
+    mixed = search_mixes(problem, settings.limits, numbers, start, settings.gap, stop, hurry)
+    bound = mixed.bound
+    if any(s.expert_parallel > 1 for s in cost.settings):  # expert groups are never mixed
+        bound = min(bound, outcome.bound)
     if single is None and not mixed.entries:
         if math.isinf(mixed.bound):
             return None
@@ -325,14 +340,14 @@ def _mixed(
     choices = choices_of_mix(cost, mixed.entries, mixed.context_parallel) if mixed.entries else ()
     choices = choices or (single.choices if single is not None else ())
     why: WhyStopped = "exhausted"
-    if mixed.step_time - mixed.bound <= max(settings.gap, 1e-6) * mixed.step_time * (1 + 1e-6):
+    if mixed.step_time - bound <= max(settings.gap, 1e-6) * mixed.step_time * (1 + 1e-6):
         why = "gap"
     elif interrupted():
         why = "interrupted"
     elif stop() or outcome.why_stopped == "time":
         why = "time"
     statistics = {**outcome.statistics, **mixed.statistics}
-    return Found(choices, mixed.bound, why, statistics, True, None if single is None else single.bound)
+    return Found(choices, bound, why, statistics, True, None if single is None else single.bound)
 
 
 def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:

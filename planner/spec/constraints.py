@@ -78,5 +78,4 @@ class Constraints(SpecModel):
 
     shapes: Literal["mixed", "identical"] | None = None
     """`mixed`: pipelines of several shapes may train together, each with its own stages, micro-batches and micro-batch
-    size. `identical`: all pipelines are replicas of one shape. Absent: identical ones are searched, mixed plans pass
-    the check."""
+    size. `identical`: all pipelines are replicas of one shape. Absent: `mixed`, where that is possible."""

@@ -90,9 +90,12 @@ def pinned(**constraints: Any) -> str:
 
 
 def plan_of(cluster: str, model: str, **options: Any) -> Plan:
-    """The plan of two texts; the checker agrees with it."""
+    """The plan of two texts, of identical pipelines unless they say more; the checker agrees with it."""
     settings = SolveOptions(**{"time_limit_s": 8.0, **options})
-    plan = solve(parse_cluster(cluster, "cluster.yaml"), parse_model(model, "model.yaml"), settings).plan
+    spec = parse_model(model, "model.yaml")
+    if spec.constraints.shapes is None:
+        spec = spec.model_copy(update={"constraints": spec.constraints.model_copy(update={"shapes": "identical"})})
+    plan = solve(parse_cluster(cluster, "cluster.yaml"), spec, settings).plan
     assert check_plan(plan) == ()
     return plan
 

@@ -24,13 +24,15 @@ from tests.cli.running import dplan
 from tests.plan.small import CLUSTER, MODEL, small_plan
 
 ROOT = Path(__file__).parents[2]
+ONE_SHAPE = "constraints: {shapes: identical}\n"
+"""Identical pipelines alone take a moment."""
 
 
 @pytest.fixture
 def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """cluster.yaml and model.yaml in the current directory."""
     (tmp_path / "cluster.yaml").write_text(CLUSTER)
-    (tmp_path / "model.yaml").write_text(MODEL)
+    (tmp_path / "model.yaml").write_text(MODEL + ONE_SHAPE)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

@@ -13,6 +13,13 @@ from planner.cost.placement import crosses_node
 from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
 from planner.cost.tables import Chain, ChipGroup, LayerTable, Setting, TransferTable
+from planner.spec.model import ModelSpec
+
+
+def of_one_shape(model: ModelSpec) -> ModelSpec:
+    """The model with identical pipelines alone."""
+    constraints = model.constraints.model_copy(update={"shapes": "identical"})
+    return model.model_copy(update={"constraints": constraints})
 
 
 @dataclass

@@ -9,6 +9,7 @@ import pytest
 from planner.plan import Plan, check_plan
 from planner.search import SolveOptions, solve
 from planner.spec import load_cluster, load_model
+from tests.search.small_problems import of_one_shape
 
 SMALL_FIRST, MODEL = "memory-tight", "llama-3.1-70b"
 
@@ -16,7 +17,7 @@ SMALL_FIRST, MODEL = "memory-tight", "llama-3.1-70b"
 @cache
 def planned(ignore_memory: bool = False, fixed_order: bool = False) -> Plan:
     options = SolveOptions(time_limit_s=120.0, ignore_memory=ignore_memory, fixed_order=fixed_order)
-    return solve(load_cluster(SMALL_FIRST), load_model(MODEL), options).plan
+    return solve(load_cluster(SMALL_FIRST), of_one_shape(load_model(MODEL)), options).plan
 
 
 def memory_of_chips(plan: Plan) -> list[int]:

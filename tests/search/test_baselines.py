@@ -19,8 +19,9 @@ from planner.search.baselines.rules import RULES, RuleSearch
 from planner.search.candidates import Limits, make_roots
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
-from planner.spec import ModelSpec, load_cluster, load_model, parse_cluster, parse_model
+from planner.spec import load_cluster, load_model, parse_cluster, parse_model
 from tests.plan.small import CLUSTER, MODEL
+from tests.search.small_problems import of_one_shape
 
 
 def lab(memory: str = "16 GiB", second: str = "pear", speed: int = 100) -> str:
@@ -159,13 +160,6 @@ node_groups:
 
 
 # ---- a real small cluster -------------------------------------------------------------------------------------------
-
-
-def of_one_shape(model: ModelSpec) -> ModelSpec:
-    """The model with identical pipelines alone: the space of the second solves, which then prove something."""
-    if "shapes" not in type(model.constraints).model_fields:
-        return model
-    return model.model_copy(update={"constraints": model.constraints.model_copy(update={"shapes": "identical"})})
 
 
 @cache

@@ -21,7 +21,8 @@ PRICES = "prices: {nvidia-h100-80gb-sxm: 4 USD/h, nvidia-a100-80gb-sxm: 1 USD/h}
 
 def model(constraints: str = "", preset: str = "llama-3.1-8b", training: str = "") -> str:
     text = f"model: {{preset: {preset}}}\ntraining: {{sequence_length: 4096, global_batch: 64{training}}}\n"
-    return text + (f"constraints: {{{constraints}}}\n" if constraints else "")
+    parts = [part for part in (constraints, "" if "shapes" in constraints else "shapes: identical") if part]
+    return text + f"constraints: {{{', '.join(parts)}}}\n"
 
 
 def planned(constraints: str = "", cluster: str = CLUSTER, **options: object) -> Plan:

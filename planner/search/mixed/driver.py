@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from planner.search.intervals import Intervals
-from planner.search.mixed.bound import mix_bound
+from planner.search.mixed.bound import mix_bound, rate_bound
 from planner.search.mixed.exhaustive import Found, exhaust, is_small
 from planner.search.mixed.pricing import Box, Pricer, Question
 from planner.search.mixed.rounds import Rounds
@@ -61,8 +61,11 @@ def search_mixes(
     start: Start,
     gap: float,
     should_stop: Callable[[], bool],
+    hurry: Callable[[], bool] | None = None,
 ) -> MixedOutcome:
     """Look for a mix faster than the start, and bound all of them.
+
+    hurry: says when no more mixes should be looked for, so that time is left for the bound; None: as `should_stop`.
 
     replicas: the numbers of pipelines to choose from; None: any.  gap: relative; mixes less than that much faster than
     the best known may be missed, and the bound says so.
@@ -75,33 +78,65 @@ def search_mixes(
         wanted = _numbers(pool, replicas)
         if wanted and is_small(pool):
             found = exhaust(pool, wanted, found, gap, should_stop)
-            bounds.append(found.bound)
+            bounds.append(0.0 if should_stop() else found.bound)
         elif wanted and not math.isfinite(found.step_time):
             small = False
             bounds.append(math.inf if nothing_fits(pool, wanted) else 0.0)
         elif wanted:
             small = False
-            prices = _improve(pool, wanted, found, start, should_stop)
+            prices = _improve(pool, wanted, found, start, hurry or should_stop)
             bounds.append(_bound(pool, wanted, found, prices, gap, should_stop))
+        if wanted:
+            bounds[-1] = max(bounds[-1], min(_least_rate(pool, wanted), found.step_time))
         context = degree if found.step_time < before else context
     statistics = {"mixes": found.mixes}
-    bound = 0.0 if should_stop() else min([*bounds, found.step_time])
+    bound = min([*bounds, found.step_time])
     return MixedOutcome(found.entries, context, found.step_time, bound, small and not should_stop(), statistics)
 
 
 def nothing_fits(pool: Pool, wanted: Sequence[int]) -> bool:
-    """Proof that no pipeline has the memory: one micro-batch in flight, states divided over the most replicas."""
+    """Proof that no mix has the memory, with one micro-batch in flight and states divided over the most pipelines.
+
+    The memory that one pipeline needs bounds the number of pipelines, and that number what states divide by.
+    """
+    numbers = sorted(wanted)
+    while numbers:
+        share = min((_least_share(family) for family in pool.families(numbers[-1])), default=math.inf)
+        if share == math.inf:
+            return True
+        fewer = [r for r in numbers if r * share <= 1]
+        if len(fewer) == len(numbers):
+            return False
+        numbers = fewer
+        pool.release()
+    return True
+
+
+def _least_share(family: Family) -> float:
+    """The least share of all chips' memory that the chips of one pipeline have; inf when no pipeline fits."""
     import numpy as np
 
-    for family in pool.families(max(wanted)):
-        single = family.root.single_stage()
-        whole = family.root.intervals.index[0, family.root.intervals.num_layers]
-        if any((o := single.options(g, t)) is not None and np.isfinite(o.times(1)[whole]) for g, t in pool.kinds):
-            return False
-        question = Question(Box(1, 1, 0.0, _FOREVER), np.zeros(len(family.kinds)))
-        if math.isfinite(Pricer(family, _FOREVER).least([question])[0][0]):
-            return False
-    return True
+    pool, root, single = family.pool, family.root, family.root.single_stage()
+    whole = root.intervals.index[0, root.intervals.num_layers]
+    usable = [0.0] * len(pool.num_chips)
+    for g, t in pool.kinds:
+        tables = [o.table.usable_bytes for o in (root.options(g, t), single.options(g, t)) if o is not None]
+        usable[g] = max([usable[g], *tables])
+    every = sum(n * u for n, u in zip(pool.num_chips, usable, strict=True))
+    if not 0 < every < math.inf:
+        return 0.0
+
+    def share(kind: Kind) -> float:
+        return kind.tensor * pool.context * usable[kind.group] / every
+
+    alone = [share(k) for k in pool.kinds if (o := single.options(*k)) and np.isfinite(o.times(1)[whole])]
+    pricer = Pricer(family, _FOREVER)
+    heavy = (
+        1e9 * max([float(o.layer_time.max()) for o in pricer.options], default=0.0) * (root.intervals.num_layers + 1)
+    )
+    question = Question(Box(1, 1, 0.0, _FOREVER), np.array([share(k) for k in family.kinds]), max(heavy, 1.0))
+    together = pricer.least([question])[0][0] / question.shift
+    return min([together - 4e-9, *alone])  # two ways of one micro-batch are 2e-9 of the weight
 
 
 def _numbers(pool: Pool, replicas: Sequence[int] | None) -> list[int]:
@@ -159,11 +194,16 @@ def _bound(
 ) -> float:
     """No mix of the pool is faster."""
     goal = found.step_time * (1 - gap)
-    if should_stop() or not math.isfinite(goal):
+    if should_stop() or not math.isfinite(goal) or not prices:
         return 0.0
     return mix_bound(
         pool, [*_families(pool, wanted)], prices, goal, _QUESTIONS // pool.intervals.num_layers, should_stop
     )
+
+
+def _least_rate(pool: Pool, wanted: Sequence[int]) -> float:
+    """The bound that takes a moment: all chips busy."""
+    return rate_bound(pool, list({id(f): f for f, _, _ in _families(pool, wanted)}.values()))
 
 
 def _families(pool: Pool, wanted: Sequence[int]) -> Iterator[tuple[Family, int, int]]:
