@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from planner.search.candidates import Limits
-from planner.search.highs import SolverName
+from planner.search.highs import SolverChoice, SolverName
 
 if TYPE_CHECKING:
     from planner.search.leaf import Leaf, Split
@@ -28,9 +28,14 @@ class SearchSettings:
     price_per_chip_s: tuple[float, ...] | None = None
     solver: SolverName = "highs"
     solver_log: str | None = None
-    """File that the solver's logs are appended to; worker processes add their number to its name."""
+    """File that the solver's logs are appended to, whichever process calls it."""
     first_plan_only: bool = False
     """Stop at the first plan (or the proof that there is none)."""
+
+    @property
+    def program_solver(self) -> SolverChoice:
+        """Who solves integer programs, and where the logs go."""
+        return SolverChoice(self.solver, self.solver_log)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
 from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchProgress, SearchSettings, WhyStopped, search
+from planner.search.highs import SolverName, require_solver, start_log
 from planner.search.relaxed import RelaxedProblem
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ class SolveOptions:
 
     gap: relative; stop when the plan is proved to be this close to the best. 0 asks for the optimum (to one millionth).
     jobs: worker processes; the plan does not depend on it.
+    solver: solves the integer programs of identical and mixed pipelines, and must be installed. HiGHS settles ties.
+    solver_log: a file that is made anew for the logs of all programs.
     """
 
     objective: Literal["throughput", "cost"] = "throughput"
@@ -49,6 +52,8 @@ class SolveOptions:
     jobs: int = 1
     ignore_memory: bool = False
     fixed_order: bool = False
+    solver: SolverName = "highs"
+    solver_log: str | None = None
 
 
 @dataclass(frozen=True)
@@ -93,11 +98,14 @@ def solve(
     from planner.graph import build_graph
 
     options = options or SolveOptions()
+    require_solver(options.solver)
     graph = build_graph(model)
     cost = CostModel(cluster, model, graph)
     _refuse_long_chains(cost)
     settings = search_settings(cluster, model, cost, options)
     problem = RelaxedProblem(cost, math.inf) if options.ignore_memory else cost
+    if options.solver_log is not None:
+        start_log(options.solver_log, options.solver)
     begin = time.monotonic()
     with interruptible() as interrupted:
         outcome = search(problem, settings, _forward(progress), interrupted)
@@ -147,6 +155,8 @@ def search_settings(cluster: Cluster, model: ModelSpec, cost: CostModel, options
         jobs=options.jobs,
         limits=limits_of(cluster, model, cost, options.fixed_order),
         price_per_chip_s=prices,
+        solver=options.solver,
+        solver_log=options.solver_log,
     )
 
 
@@ -230,7 +240,7 @@ def _result(
         why_stopped=found.why_stopped,
         plan_space=_plan_space(cost, settings.limits, cluster, found.mixed),
         objective=options.objective,
-        solver=found.statistics,
+        solver=found.statistics | ({} if options.solver == "highs" else {"name": options.solver}),
         identical_bound=found.identical_bound,
     )
     own = (*cost.excluded, *_unverified_peaks(cluster, model, cost))
@@ -272,7 +282,8 @@ def _settled(
     assert leaf is not None and split is not None
     left = begin + options.time_limit_s - time.monotonic()
     if outcome.why_stopped == "gap" and left > 0:
-        split = settle(leaf, split, outcome.step_time, time_limit_s=left, should_stop=interrupted)
+        log = options.solver_log
+        split = settle(leaf, split, outcome.step_time, time_limit_s=left, should_stop=interrupted, solver_log=log)
     choice = choice_of_leaf(cost, leaf, split)
     return Found((choice,), outcome.bound, outcome.why_stopped, outcome.statistics, mixed=False)
 
@@ -313,7 +324,7 @@ def _mixed(
     pinned = model.constraints.data_parallel
     numbers = None if pinned is None else (pinned if isinstance(pinned, tuple) else (pinned,))
     start = Start(outcome.leaf, outcome.split, outcome.step_time)
-    mixed = search_mixes(problem, settings.limits, numbers, start, settings.gap, stop)
+    mixed = search_mixes(problem, settings.limits, numbers, start, settings.gap, stop, settings.program_solver)
     if single is None and not mixed.entries:
         if math.isinf(mixed.bound):
             return None

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from planner.search.highs import SolverChoice
 from planner.search.intervals import Intervals
 from planner.search.mixed.bound import mix_bound
 from planner.search.mixed.exhaustive import Found, exhaust, is_small
@@ -25,6 +26,7 @@ _QUESTIONS, _MOST_QUESTIONS = 100_000, 2000
 """Relaxed pipelines that a bound may ask for at each context degree: so many over the layers, and at most."""
 _RANGES = (1, 2)
 """Numbers of pipelines from which a bound has tables of its own."""
+_HIGHS = SolverChoice()
 _FOREVER = 1e30
 """Seconds that no step needs."""
 _CLOSE = 1.25
@@ -61,16 +63,18 @@ def search_mixes(
     start: Start,
     gap: float,
     should_stop: Callable[[], bool],
+    solver: SolverChoice = _HIGHS,
 ) -> MixedOutcome:
     """Look for a mix faster than the start, and bound all of them.
 
     replicas: the numbers of pipelines to choose from; None: any.  gap: relative; mixes less than that much faster than
-    the best known may be missed, and the bound says so.
+    the best known may be missed, and the bound says so.  solver: of the master program.
     """
     found = Found(start.step_time, (), math.inf)
     bounds, context, small = [start.step_time], 1, True
     for degree in sorted({s.context_parallel for s in problem.settings if s.expert_parallel == 1}):
         pool = Pool(problem, Intervals(problem.chain), limits, degree)
+        pool.solver = solver
         before = found.step_time
         wanted = _numbers(pool, replicas)
         if wanted and is_small(pool):
