@@ -45,6 +45,8 @@ _SOME_GROUPS = 4
 _CLOSER = 1.1
 """The target of one more short survey a promising root, as a multiple of its bound."""
 _UNLIMITED = 1e30
+_ALONE = 0.5
+"""Share of the time limit in which the search goes as it would without an older plan."""
 
 
 def search(
@@ -75,6 +77,7 @@ class _Search:
         self.open = OpenRoots(self.roots, settings.price_per_chip_s, self.out_of_time)
         self.crowded: set[int] = set()
         self.looked_around: Best | None = None
+        self.older, self.warmed = settings.warm, False
         self.statistics = {
             "roots": len(self.roots),
             "nodes": 0,
@@ -112,11 +115,21 @@ class _Search:
         """What no plan can beat: the least bound of anything open, or proved when it was closed."""
         return min(self.open.least(), self.objective)
 
+    def adopt_older(self, after: float) -> None:
+        """Take an older plan that is better than anything found, once so much of the time is over.
+
+        Not before: what ends by the gap must not depend on it.
+        """
+        older, passed = self.older, time.monotonic() - self.begin
+        if older is not None and older.objective < self.objective and passed >= after * self.settings.time_limit_s:
+            self.best, self.warmed = older, True
+
     def report(self) -> None:
         if self.progress is not None:
-            found = None if self.best is None else self.best.objective
+            known = [x.objective for x in (self.best, self.older) if x is not None]
+            found = min(known, default=None)
             elapsed = time.monotonic() - self.begin
-            bound = self.bound()
+            bound = min(self.bound(), found or math.inf)
             self.progress(
                 SearchProgress(
                     self.statistics["leaves"],
@@ -132,12 +145,15 @@ class _Search:
     def run(self) -> Outcome:
         try:
             few = self.spread_roots()
+            if self.older is not None:
+                self.report()
             self.try_single_stages(few)
             self.try_obvious_shapes(few)
             self.open.add(few)
             self.find_first_plan()
             self.open.add(i for i in range(len(self.roots)) if i not in few)
             self.find_first_plan()
+            self.adopt_older(_ALONE)
             self.find_better_plan()
             self.close_roots()
         finally:
@@ -283,6 +299,7 @@ class _Search:
         while self.open.bounds and not self.out_of_time():
             if self.best is not None and self.settings.first_plan_only:
                 break
+            self.adopt_older(_ALONE)
             goal = self.objective * (1 - self.gap)
             batch = [i for i in self.open.best(_SURVEY_BATCH) if self.open.bounds[i] < goal]
             if not batch:
@@ -352,18 +369,22 @@ class _Search:
             self.take(Best(weight * proof.step_time, proof.step_time, i, order, proof.split))
 
     def outcome(self) -> Outcome:
+        why = self.why_stopped()
+        if why != "gap":
+            self.adopt_older(0.0)
         bound = self.bound()
-        why: WhyStopped
-        if self.should_stop():
-            why = "interrupted"
-        elif self.best is not None and self.objective - bound <= self.gap * self.objective * (1 + 1e-6):
-            why = "gap"
-        elif time.monotonic() >= self.deadline:
-            why = "time"
-        else:
-            why = "exhausted"
         if self.best is None:
             return Outcome(None, None, math.inf, math.inf, bound, why, self.statistics)
         leaf = Leaf(self.roots[self.best.root_index], self.best.order)
         assert abs(leaf_weight(leaf, self.target()) * self.best.step_time - self.objective) <= 1e-9 * self.objective
-        return Outcome(leaf, self.best.split, self.best.step_time, self.objective, bound, why, self.statistics)
+        return Outcome(
+            leaf, self.best.split, self.best.step_time, self.objective, bound, why, self.statistics, self.warmed
+        )
+
+    def why_stopped(self) -> WhyStopped:
+        """An older plan that was let in by the clock makes the clock the reason, also where the gap is closed."""
+        if self.should_stop():
+            return "interrupted"
+        if self.best is not None and self.objective - self.bound() <= self.gap * self.objective * (1 + 1e-6):
+            return "time" if self.warmed else "gap"
+        return "time" if time.monotonic() >= self.deadline else "exhausted"

@@ -15,14 +15,15 @@ from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
 from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchProgress, SearchSettings, WhyStopped, search
 from planner.search.highs import SolverName, require_solver, start_log
+from planner.search.outcome import Found
 from planner.search.relaxed import RelaxedProblem
+from planner.search.warm import Older, or_older, with_older_plan
 
 if TYPE_CHECKING:
     from planner.cost.model import CostModel
     from planner.cost.tables import MixedProblem
     from planner.graph.layers import LayerGraph
     from planner.plan import Plan
-    from planner.plan.assemble import PipelineChoice
     from planner.spec import Cluster, ModelSpec
 
 __all__ = ["Progress", "SolveOptions", "SolveResult", "limits_of", "search_settings", "solve"]
@@ -44,6 +45,7 @@ class SolveOptions:
     jobs: worker processes; the plan does not depend on it.
     solver: solves the integer programs of identical and mixed pipelines, and must be installed. HiGHS settles ties.
     solver_log: a file that is made anew for the logs of all programs.
+    warm_start: an older plan to fall back on. What ends by the gap is the same with and without it.
     """
 
     objective: Literal["throughput", "cost"] = "throughput"
@@ -54,6 +56,7 @@ class SolveOptions:
     fixed_order: bool = False
     solver: SolverName = "highs"
     solver_log: str | None = None
+    warm_start: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -108,17 +111,20 @@ def solve(
         start_log(options.solver_log, options.solver)
     begin = time.monotonic()
     with interruptible() as interrupted:
+        identical = why_identical(model, cost, settings.limits, options)
+        older, settings = with_older_plan(cluster, model, graph, problem, cost, settings, options, identical)
         outcome = search(problem, settings, _forward(progress), interrupted)
-        mixes = why_identical(model, cost, settings.limits, options) is None
-        if outcome.leaf is None and not (mixes and outcome.why_stopped == "exhausted"):
+        mixes = identical is None
+        if outcome.leaf is None and older.plan is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted)
         found = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
         if mixes and not interrupted():
             deadline = begin + options.time_limit_s
-            found = _mixed(problem, cost, model, settings, outcome, found, deadline, interrupted)
+            found = _mixed(problem, cost, model, settings, outcome, found, deadline, interrupted, older)
+        found = or_older(found, older, outcome)
         if found is None:
             _raise_without_plan(cluster, model, options, outcome, interrupted)
-        return _result(cluster, model, graph, cost, options, settings, found)
+        return _result(cluster, model, graph, cost, options, settings, found, older)
 
 
 def _refuse_long_chains(cost: CostModel) -> None:
@@ -231,6 +237,7 @@ def _result(
     options: SolveOptions,
     settings: SearchSettings,
     found: Found,
+    older: Older,
 ) -> SolveResult:
     from planner.plan.assemble import Proved, assemble_plan
 
@@ -254,21 +261,8 @@ def _result(
         notices=(*cluster.notices, *model.notices, *own),
         ignored_constraints=("memory",) if options.ignore_memory else (),
     )
-    return SolveResult(plan, found.why_stopped, own, found.statistics)
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the search found and proved. mixed: the bound holds for mixes of shapes too; identical_bound holds for plans
-    of one shape then.
-    """
-
-    choices: tuple[PipelineChoice, ...]
-    bound: float
-    why_stopped: WhyStopped
-    statistics: dict[str, int]
-    mixed: bool
-    identical_bound: float | None = None
+    said = older.notices(found.choices, found.objective, found.why_stopped)
+    return SolveResult(plan, found.why_stopped, (*own, *said), found.statistics)
 
 
 def _settled(
@@ -285,7 +279,7 @@ def _settled(
         log = options.solver_log
         split = settle(leaf, split, outcome.step_time, time_limit_s=left, should_stop=interrupted, solver_log=log)
     choice = choice_of_leaf(cost, leaf, split)
-    return Found((choice,), outcome.bound, outcome.why_stopped, outcome.statistics, mixed=False)
+    return Found((choice,), outcome.objective, outcome.bound, outcome.why_stopped, outcome.statistics, mixed=False)
 
 
 def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
@@ -310,10 +304,12 @@ def _mixed(
     single: Found | None,
     deadline: float,
     interrupted: Callable[[], bool],
+    older: Older,
 ) -> Found | None:
     """The best plan of all, pipelines of several shapes allowed, from the best one of identical pipelines.
 
-    None when it is proved that nothing fits. Raises NoPlanFoundError when no identical plan fits and no mix was found.
+    None when it is proved that nothing fits, or there is an older plan. Raises NoPlanFoundError when no identical plan
+    fits and no mix was found.
     """
     from planner.search.choices import choices_of_mix
     from planner.search.mixed.driver import Start, search_mixes
@@ -326,7 +322,7 @@ def _mixed(
     start = Start(outcome.leaf, outcome.split, outcome.step_time)
     mixed = search_mixes(problem, settings.limits, numbers, start, settings.gap, stop, settings.program_solver)
     if single is None and not mixed.entries:
-        if math.isinf(mixed.bound):
+        if math.isinf(mixed.bound) or older.plan is not None:
             return None
         raise NoPlanFoundError(
             "no plan of identical pipelines fits, and no mix of pipeline shapes was found",
@@ -337,13 +333,14 @@ def _mixed(
     choices = choices or (single.choices if single is not None else ())
     why: WhyStopped = "exhausted"
     if mixed.step_time - mixed.bound <= max(settings.gap, 1e-6) * mixed.step_time * (1 + 1e-6):
-        why = "gap"
+        why = "time" if outcome.warmed else "gap"
     elif interrupted():
         why = "interrupted"
     elif stop() or outcome.why_stopped == "time":
         why = "time"
     statistics = {**outcome.statistics, **mixed.statistics}
-    return Found(choices, mixed.bound, why, statistics, True, None if single is None else single.bound)
+    known = None if single is None else single.bound
+    return Found(choices, mixed.step_time, mixed.bound, why, statistics, True, known)
 
 
 def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:

@@ -257,6 +257,26 @@ def test_a_solver_that_is_not_installed_is_refused_with_the_remedy(
     assert not Path("solver.log").exists() and not Path("plan.json").exists()
 
 
+# ---- older plans ----------------------------------------------------------------------------------------------------
+
+
+def test_an_older_plan_reaches_the_search_and_may_be_the_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    small_plan().save("plan.json")
+    asked = pretend(monkeypatch, SolveResult(small_plan(), "gap"))
+    assert dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--warm-start", "plan.json").code == 0
+    assert asked[0].warm_start == small_plan()
+
+
+def test_an_older_plan_that_is_no_start_is_a_warning(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    small_plan().save("old.json")
+    Path("cluster.yaml").write_text(CLUSTER.replace("name: fast", "name: new"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--warm-start", "old.json", "--gap", "50 %")
+    assert ran.code == 0
+    assert "warning: the older plan is no start: the cluster has no node group 'fast'" in ran.err
+
+
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -276,6 +296,8 @@ def test_a_solver_that_is_not_installed_is_refused_with_the_remedy(
         (["--solver-log", "./model.yaml"], "--solver-log: ./model.yaml is also MODEL"),
         (["--solver-log", "plan.json"], "--solver-log: plan.json is also --output"),
         (["--solver-log", "no/such/log"], "no/such/log: cannot be written; there is no such directory"),
+        (["--warm-start", "no.json"], "no.json: cannot be read; no such file or directory"),
+        (["--warm-start", "model.yaml"], "model.yaml:2:1: is not JSON"),
         (["-o", "no/such/place/plan.json"], "no/such/place/plan.json: cannot be written; there is no such directory"),
         (["-o", "."], ".: cannot be written; is a directory; name a file in it, such as plan.json"),
     ],
@@ -323,7 +345,19 @@ def test_a_file_that_is_neither_keeps_its_own_errors(capsys: pytest.CaptureFixtu
     assert "comes first" not in ran.err and "colour" in ran.err
 
 
+def test_problems_of_an_older_plan_are_reported_with_the_others(
+    capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    Path("model.yaml").write_text(MODEL.replace("global_batch: 32", "global_batch: 0"))
+    Path("old.json").write_text("{}")
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--warm-start", "old.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert "global_batch" in ran.err and "old.json: format: is not a dplan plan" in ran.err
+
+
 def test_there_is_one_standard_input(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = dplan(capsys, "solve", "cluster.yaml", "-", "--warm-start", "-")
+    assert "MODEL, --warm-start: are both `-`" in ran.err
     ran = dplan(capsys, "solve", "-", "-")
     assert ran.code == 2
     assert "CLUSTER, MODEL: are both `-`" in ran.err
