@@ -32,6 +32,7 @@ _SURVEY_BATCH = 4
 _PROOF_BATCH = 8
 _FIRST_ROOTS = 8
 _FIRST_TRIES = 2
+_LOW_FLOORS = 8
 _MANY_GROUPS = 12
 _PROMISING_ROOTS = 4
 _WIDENING = (4.0, 30.0, 1e6)
@@ -149,9 +150,12 @@ class _Search:
                 self.report()
             self.try_single_stages(few)
             self.try_obvious_shapes(few)
-            self.open.add(few)
+            self.open.find_floors(self.should_stop)
+            self.report()
+            self.try_low_floors()
+            self.open.begin(few)
             self.find_first_plan()
-            self.open.add(i for i in range(len(self.roots)) if i not in few)
+            self.open.begin(i for i in range(len(self.roots)) if i not in few)
             self.find_first_plan()
             self.adopt_older(_ALONE)
             self.find_better_plan()
@@ -178,11 +182,24 @@ class _Search:
         for i in sorted(roots, key=lambda i: (self.roots[i].most_stages, i)):
             if self.has_plan or self.out_of_time():
                 break
-            found = obvious_plan(self.roots[i], i)
-            if found is not None:
-                leaf = Leaf(self.roots[i], found.order)
-                self.take(replace(found, objective=leaf_weight(leaf, self.target()) * found.step_time))
+            self.try_obvious_shape(i)
         self.report()
+
+    def try_low_floors(self) -> None:
+        """The obvious shapes of the roots with the lowest floors: the first plan may be many times slower."""
+        if self.settings.first_plan_only or not self.has_plan:
+            return
+        for i in self.open.lowest(_LOW_FLOORS):
+            if not self.out_of_time():
+                self.try_obvious_shape(i)
+                self.roots[i].release()
+        self.report()
+
+    def try_obvious_shape(self, i: int) -> None:
+        found = obvious_plan(self.roots[i], i)
+        if found is not None:
+            leaf = Leaf(self.roots[i], found.order)
+            self.take(replace(found, objective=leaf_weight(leaf, self.target()) * found.step_time))
 
     def try_single_stages(self, roots: list[int]) -> None:
         """With very many groups even bounds take long: the first single stage that fits is a plan to begin with."""

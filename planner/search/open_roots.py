@@ -1,12 +1,19 @@
-"""What is left to prove: a bound for every root that is not closed, made sharper where it matters."""
+"""What is left to prove: a bound for every root that is not closed, made sharper where it matters.
+
+A bound has three grades: a floor, which costs nothing, a quick bound, the full one. Only the least bounds are made
+sharper, as long as that changes which roots are looked at first.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import islice
 
 from planner.search.bounds import Refuter
 from planner.search.candidates import Root
+from planner.search.floors import Floors
 from planner.search.quick_bounds import least_cost, rate_bound, single_stage_bound
 from planner.search.sifting import Question, Sift
 
@@ -19,14 +26,18 @@ _NARROW = 0.01
 
 
 class OpenRoots:
-    """Bounds of the objective by root index; closed roots have left `bounds`, what they proved is in `finished`."""
+    """Bounds of the objective by root index. Roots that are not searched yet are in `waiting`; closed ones have left
+    `bounds`, what they proved is in `finished`.
+    """
 
     def __init__(
         self, roots: list[Root], price_per_chip_s: tuple[float, ...] | None, out_of_time: Callable[[], bool]
     ) -> None:
         self.roots, self.prices, self.out_of_time = roots, price_per_chip_s, out_of_time
+        self.waiting: dict[int, float] = dict.fromkeys(range(len(roots)), 0.0)
         self.bounds: dict[int, float] = {}
         self.finished: list[float] = []
+        self.quick: set[int] = set()
         self.refined: set[int] = set()
         self.room: dict[int, float] = {}
         self.asked: set[int] = set()
@@ -35,16 +46,52 @@ class OpenRoots:
         self._high: dict[int, float] = {}
 
     def least(self) -> float:
-        """The least bound of all roots, open and closed; inf without any."""
-        return min([*self.bounds.values(), *self.finished], default=math.inf)
+        """The least bound of all roots, waiting, open and closed; inf without any."""
+        return min([*self.waiting.values(), *self.bounds.values(), *self.finished], default=math.inf)
 
-    def add(self, indices: Iterable[int]) -> None:
-        """A quick bound for each root; roots that can hold nothing are closed at once."""
+    def find_floors(self, should_stop: Callable[[], bool]) -> None:
+        """A floor for each root that waits."""
+        floors = Floors(self.prices)
+        for i in self.waiting:
+            if should_stop():
+                break
+            self.waiting[i] = floors.of(self.roots[i])
+
+    def lowest(self, number: int) -> list[int]:
+        """The waiting roots with the lowest floors."""
+        return sorted(self.waiting, key=lambda i: (self.waiting[i], i))[:number]
+
+    def begin(self, indices: Iterable[int]) -> None:
+        """Some of the roots that wait are searched from now on."""
         for i in indices:
-            bound = 0.0 if self.out_of_time() else self._quick_bound(self.roots[i])
-            if math.isfinite(bound):
-                self.bounds[i] = bound
-            self.roots[i].release()
+            self.bounds[i] = self.waiting.pop(i)
+
+    def sharpen(self, i: int) -> None:
+        """The quick bound of a root, once; a root that can hold nothing is closed at once."""
+        if i in self.quick or self.out_of_time():
+            return
+        self.quick.add(i)
+        self.bounds[i] = max(self.bounds[i], self._quick_bound(self.roots[i]))
+        if not math.isfinite(self.bounds[i]):
+            del self.bounds[i]
+
+    def _ranked(self) -> list[int]:
+        return sorted(self.bounds, key=lambda i: (self.bounds[i], i))
+
+    def _by_quick_bound(self) -> Iterator[int]:
+        """All roots by their bounds, which are quick ones or better; those that come later are not touched yet."""
+        heap = [(bound, i) for i, bound in self.bounds.items()]
+        heapify(heap)
+        while heap and not self.out_of_time():
+            _bound, i = heappop(heap)
+            if i in self.quick:
+                yield i
+                continue
+            self.sharpen(i)
+            if i in self.bounds:
+                heappush(heap, (self.bounds[i], i))
+            if not heap or heap[0][1] != i:  # else it is looked at next
+                self.roots[i].release()
 
     def _quick_bound(self, root: Root) -> float:
         bound = min(rate_bound(root), single_stage_bound(root))
@@ -54,6 +101,7 @@ class OpenRoots:
         """The full bound of a root, once."""
         if i in self.refined:
             return
+        self.quick.add(i)
         self.refined.add(i)
         root, start = self.roots[i], self.roots[i].start()
         bound = math.inf
@@ -75,7 +123,11 @@ class OpenRoots:
 
     def below(self, goal: float) -> list[int]:
         """The roots whose bounds are below a goal, refined, the least first."""
-        for i in sorted(self.bounds, key=lambda i: (self.bounds[i], i)):
+        for i in self._ranked():
+            if self.bounds[i] < goal and not self.out_of_time():
+                self.sharpen(i)
+                self.roots[i].release()
+        for i in self._ranked():
             if self.bounds[i] < goal and not self.out_of_time():
                 self.refine(i)
         return sorted(
@@ -85,10 +137,10 @@ class OpenRoots:
     def best(self, number: int) -> list[int]:
         """The roots with the least bounds, refined until the first `number` of them are."""
         while not self.out_of_time():
-            ranked = sorted(self.bounds, key=lambda i: (self.bounds[i], i))
-            rough = [i for i in ranked[:number] if i not in self.refined]
+            first = [*islice(self._by_quick_bound(), number)]
+            rough = [i for i in first if i not in self.refined]
             if not rough:
-                return ranked[:number]
+                return first
             for i in rough:
                 self.refine(i)
         return []
@@ -97,7 +149,7 @@ class OpenRoots:
         """A few roots with the least quick bounds, those with room in memory first."""
         roomy: list[int] = []
         tight: list[int] = []
-        for i in sorted(self.bounds, key=lambda i: (self.bounds[i], i)):
+        for i in self._by_quick_bound():
             if len(roomy) == number or self.out_of_time():
                 break
             self.refine(i)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
 from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchProgress, SearchSettings, WhyStopped, search
+from planner.search.floors import mix_floor
 from planner.search.highs import SolverName, require_solver, start_log
 from planner.search.outcome import Found
 from planner.search.relaxed import RelaxedProblem
@@ -340,7 +341,8 @@ def _mixed(
         why = "time"
     statistics = {**outcome.statistics, **mixed.statistics}
     known = None if single is None else single.bound
-    return Found(choices, mixed.step_time, mixed.bound, why, statistics, True, known)
+    bound = max(mixed.bound, min(outcome.bound, mix_floor(problem, settings.limits)))
+    return Found(choices, mixed.step_time, bound, why, statistics, True, known)
 
 
 def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
