@@ -17,6 +17,7 @@ from planner.search.obvious import obvious_plan
 from planner.search.open_roots import OpenRoots
 from planner.search.outcome import Outcome, SearchProgress, SearchSettings, WhyStopped
 from planner.search.prove import Proof
+from planner.search.sieve import MOST_GROUPS
 from planner.search.sifting import Question
 from planner.search.splitting import Splitter
 from planner.search.survey import CAUTIOUS, SHORT, THOROUGH, Best, Survey, leaf_weight, sieve_helps, survey_root
@@ -219,7 +220,7 @@ class _Search:
         """Short surveys of the promising roots close to their bounds, then local search around the best plan."""
         if self.settings.first_plan_only:
             return
-        for i in self.open.promising(_PROMISING_ROOTS):
+        for i in () if self.sifts_all() else self.open.promising(_PROMISING_ROOTS):
             if not self.can_sift(i):
                 self.look_for_plan(i, self.open.bounds[i] * _CLOSER or _UNLIMITED, any_plan=False)
         self.sift_promising()
@@ -288,6 +289,10 @@ class _Search:
         """Whether the sieve over all shapes can be asked about a root."""
         return self.settings.price_per_chip_s is None and self.has_plan and sieve_helps(self.roots[i])
 
+    def sifts_all(self) -> bool:
+        """Whether it can be asked about any root; known without a look at the roots."""
+        return self.settings.price_per_chip_s is None and self.has_plan and len(self.roots[0].groups) <= MOST_GROUPS
+
     def sift(self, questions: list[Question]) -> None:
         """Ask the sieve about some roots: better plans and sharper bounds."""
         sifts = self.workers.sifts(questions, self.target(), self.gap, self.out_of_time, self.deadline)
@@ -298,16 +303,23 @@ class _Search:
             self.roots[question.index].release()
         self.report()
 
-    def questions(self, batch: list[int], goal: float) -> list[Question]:
-        """What to ask before roots are surveyed: every root once at the goal, then those of the batch until their
-        bounds are sharp.
+    def sift_fresh(self, goal: float) -> bool:
+        """Ask about a few roots for the first time, at the goal; False when every root below it has been asked about.
+
+        Better plans come from here: the goal falls before the other roots are looked at.
         """
-        fresh = [i for i in self.open.below(goal) if self.can_sift(i) and i not in self.open.asked]
+        fresh = self.open.unasked(goal, _SURVEY_BATCH, self.can_sift)
         if fresh:
-            fresh.sort(key=lambda i: (self.roots[i].most_stages, self.open.bounds[i], i))
-            return [self.open.question(i, goal, _FRESH_HALVINGS) for i in fresh[:_SURVEY_BATCH]]
+            self.sift([self.open.question(i, goal, _FRESH_HALVINGS) for i in fresh])
+        return bool(fresh)
+
+    def sift_closer(self, batch: list[int], goal: float) -> bool:
+        """Ask about the roots of the batch whose bounds are not sharp yet; False when all are."""
         closer = [self.open.closer_question(i, goal) for i in batch if self.can_sift(i)]
-        return [question for question in closer if question is not None]
+        questions = [question for question in closer if question is not None]
+        if questions:
+            self.sift(questions)
+        return bool(questions)
 
     def close_roots(self) -> None:
         """Sift and survey roots in the order of their bounds, prove what survives; roots above the target are closed by
@@ -318,13 +330,12 @@ class _Search:
                 break
             self.adopt_older(_ALONE)
             goal = self.objective * (1 - self.gap)
+            if self.sift_fresh(goal):
+                continue
             batch = [i for i in self.open.best(_SURVEY_BATCH) if self.open.bounds[i] < goal]
             if not batch:
                 break
-            questions = self.questions(batch, goal)
-            if questions:
-                self.sift(questions)
-            elif not self.look_around() and not self.survey(batch):
+            if not (self.sift_closer(batch, goal) or self.look_around() or self.survey(batch)):
                 break
 
     def look_around(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
-from itertools import islice
+from itertools import groupby, islice
 
 from planner.search.bounds import Refuter
 from planner.search.candidates import Root
@@ -121,18 +121,30 @@ class OpenRoots:
         self._lower[i] = max(self._lower.get(i, 0.0), several_stages)
         self.bounds[i] = max(self.bounds[i], min(self._lower[i], self._single[i]))
 
-    def below(self, goal: float) -> list[int]:
-        """The roots whose bounds are below a goal, refined, the least first."""
-        for i in self._ranked():
-            if self.bounds[i] < goal and not self.out_of_time():
-                self.sharpen(i)
-                self.roots[i].release()
-        for i in self._ranked():
-            if self.bounds[i] < goal and not self.out_of_time():
-                self.refine(i)
-        return sorted(
-            (i for i, b in self.bounds.items() if b < goal and i in self.refined), key=lambda i: (self.bounds[i], i)
-        )
+    def unasked(self, goal: float, number: int, may_ask: Callable[[int], bool]) -> list[int]:
+        """The first few roots whose bounds are below a goal and that the sieve was not asked about: those of short
+        pipelines first, which are soon answered, then the least bounds. Only as many as needed are refined.
+        """
+        fresh = [i for i in self._ranked() if i not in self.asked and self.bounds[i] < goal]
+        found: list[int] = []
+        for _, group in groupby(sorted(fresh, key=self._length), key=self._length):
+            for i in group:
+                self._refine_below(i, goal)
+                if i in self.refined and self.bounds.get(i, math.inf) < goal and may_ask(i):
+                    found.append(i)
+            if len(found) >= number:
+                break
+        return sorted(found, key=lambda i: (self._length(i), self.bounds[i], i))[:number]
+
+    def _length(self, i: int) -> int:
+        return self.roots[i].most_stages
+
+    def _refine_below(self, i: int, goal: float) -> None:
+        self.sharpen(i)
+        if self.bounds.get(i, math.inf) < goal and not self.out_of_time():
+            self.refine(i)
+        else:
+            self.roots[i].release()
 
     def best(self, number: int) -> list[int]:
         """The roots with the least bounds, refined until the first `number` of them are."""
