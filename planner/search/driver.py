@@ -5,23 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.search.candidates import make_roots
+from planner.search.first_plans import obvious_best, single_stage_plan, spread_roots
 from planner.search.highs import require_solver
 from planner.search.improve import improve, improve_shape
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
-from planner.search.obvious import obvious_plan
 from planner.search.open_roots import OpenRoots
 from planner.search.outcome import Outcome, SearchProgress, SearchSettings, WhyStopped
 from planner.search.prove import Proof
 from planner.search.sieve import MOST_GROUPS
 from planner.search.sifting import Question
-from planner.search.splitting import Splitter
 from planner.search.survey import CAUTIOUS, SHORT, THOROUGH, Best, Survey, leaf_weight, sieve_helps, survey_root
-from planner.search.tree import Order, Target, single_stage_orders
+from planner.search.tree import Order, Target
 from planner.search.workers import Workers
 
 if TYPE_CHECKING:
@@ -31,7 +29,6 @@ __all__ = ["Outcome", "SearchProgress", "SearchSettings", "WhyStopped", "search"
 
 _SURVEY_BATCH = 4
 _PROOF_BATCH = 8
-_FIRST_ROOTS = 8
 _FIRST_TRIES = 2
 _LOW_FLOORS = 8
 _MANY_GROUPS = 12
@@ -146,7 +143,7 @@ class _Search:
 
     def run(self) -> Outcome:
         try:
-            few = self.spread_roots()
+            few = spread_roots(self.roots)
             if self.older is not None:
                 self.report()
             self.try_single_stages(few)
@@ -183,7 +180,7 @@ class _Search:
         for i in sorted(roots, key=lambda i: (self.roots[i].most_stages, i)):
             if self.has_plan or self.out_of_time():
                 break
-            self.try_obvious_shape(i)
+            self.take(obvious_best(self.roots[i], i, self.target()))
         self.report()
 
     def try_low_floors(self) -> None:
@@ -192,29 +189,14 @@ class _Search:
             return
         for i in self.open.lowest(_LOW_FLOORS):
             if not self.out_of_time():
-                self.try_obvious_shape(i)
+                self.take(obvious_best(self.roots[i], i, self.target()))
                 self.roots[i].release()
         self.report()
 
-    def try_obvious_shape(self, i: int) -> None:
-        found = obvious_plan(self.roots[i], i)
-        if found is not None:
-            leaf = Leaf(self.roots[i], found.order)
-            self.take(replace(found, objective=leaf_weight(leaf, self.target()) * found.step_time))
-
     def try_single_stages(self, roots: list[int]) -> None:
         """With very many groups even bounds take long: the first single stage that fits is a plan to begin with."""
-        if len(self.roots[0].groups if self.roots else ()) <= _MANY_GROUPS:
-            return
-        for i in roots:
-            for order in single_stage_orders(self.roots[i]):
-                if self.has_plan or self.out_of_time():
-                    return
-                leaf = Leaf(self.roots[i], order)
-                split = Splitter(leaf).complete((self.roots[i].intervals.num_layers,))
-                if split is not None:
-                    step = leaf.step_time(split)
-                    self.take(Best(leaf_weight(leaf, self.target()) * step, step, i, order, split))
+        if len(self.roots[0].groups if self.roots else ()) > _MANY_GROUPS:
+            self.take(single_stage_plan(self.roots, roots, self.target(), self.out_of_time))
 
     def find_better_plan(self) -> None:
         """Short surveys of the promising roots close to their bounds, then local search around the best plan."""
@@ -259,16 +241,6 @@ class _Search:
             self.count(survey)
             if survey.best is not None:
                 self.best = survey.best
-
-    def spread_roots(self) -> list[int]:
-        """A few roots, evenly spread over those with the smallest micro-batch, which fit best.
-
-        A first plan is looked for among them before all roots are bounded.
-        """
-        smallest = min((root.setting.micro_batch_size for root in self.roots), default=1)
-        small = [i for i, root in enumerate(self.roots) if root.setting.micro_batch_size == smallest]
-        step = max(1, len(small) // _FIRST_ROOTS)
-        return small[step // 2 :: step]
 
     def look_for_plan(self, i: int, objective: float, *, any_plan: bool) -> None:
         """A short survey of one root for a plan better than `objective` and the best one known; for the first such plan

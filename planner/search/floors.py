@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Floors", "mix_floor"]
 
+_MOST_YARDSTICKS = 40
+
 
 class Floors:
     """A bound of the objective of each root at almost no cost; zero where the problem cannot say what layers take at
@@ -81,17 +83,18 @@ def mix_floor(problem: MixedProblem, limits: Limits) -> float:
 
 
 def _yardsticks(rows: Floats, counts: Floats) -> tuple[Floats, Floats]:
-    """Every choice's own seconds by kind of layer as a yardstick of work: the whole chain's work by each, and the least
+    """The choices' own seconds by kind of layer as yardsticks of work: the whole chain's work by each, and the least
     seconds of each choice per unit of it: row >= seconds x yardstick, kind by kind.
 
-    Any yardstick gives a bound; the best one is not known before.
+    Any yardstick gives a bound; the best one is not known before. With very many choices only some are tried.
     """
     import numpy as np
 
+    sticks = rows[:: -(-len(rows) // _MOST_YARDSTICKS)]
     with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = rows[None, :, :] / rows[:, None, :]
-    per_work: Floats = np.where(rows[:, None, :] > 0, ratios, np.inf).min(axis=2)
-    work: Floats = np.maximum(rows @ counts, 1e-300)
+        ratios = rows[None, :, :] / sticks[:, None, :]
+    per_work: Floats = np.where(sticks[:, None, :] > 0, ratios, np.inf).min(axis=2)
+    work: Floats = np.maximum(sticks @ counts, 1e-300)
     return work, np.where(np.isfinite(per_work), per_work, 0.0)
 
 

@@ -7,6 +7,7 @@ sharper, as long as that changes which roots are looked at first.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heappush
 from itertools import groupby, islice
@@ -21,6 +22,8 @@ __all__ = ["OpenRoots"]
 
 _ROOMY = 0.6
 """Spare memory, as a share of what the layers need at least, from which a root hardly fails for memory."""
+_LEAST_S = 1.0
+"""Seconds that floors may take beyond the time limit; more than a second's worth of them is rare."""
 _NARROW = 0.01
 """A root's bound this close to a step time that its shapes pass is as good as the sieve makes it."""
 
@@ -50,10 +53,10 @@ class OpenRoots:
         return min([*self.waiting.values(), *self.bounds.values(), *self.finished], default=math.inf)
 
     def find_floors(self, should_stop: Callable[[], bool]) -> None:
-        """A floor for each root that waits."""
-        floors = Floors(self.prices)
+        """A floor for each root that waits; at least a moment is spent on them, so that every plan has a bound."""
+        floors, begin = Floors(self.prices), time.monotonic()
         for i in self.waiting:
-            if should_stop():
+            if should_stop() or (self.out_of_time() and time.monotonic() > begin + _LEAST_S):
                 break
             self.waiting[i] = floors.of(self.roots[i])
 
