@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -117,14 +117,14 @@ def solve(
         outcome = search(problem, settings, _forward(progress), interrupted)
         mixes = identical is None
         if outcome.leaf is None and older.plan is None and not (mixes and outcome.why_stopped == "exhausted"):
-            _raise_without_plan(cluster, model, options, outcome, interrupted)
+            _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
         found = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
         if mixes and not interrupted():
             deadline = begin + options.time_limit_s
             found = _mixed(problem, cost, model, settings, outcome, found, deadline, interrupted, older)
         found = or_older(found, older, outcome)
         if found is None:
-            _raise_without_plan(cluster, model, options, outcome, interrupted)
+            _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
         return _result(cluster, model, graph, cost, options, settings, found, older)
 
 
@@ -215,7 +215,12 @@ def _forward(progress: Callable[[Progress], None] | None) -> Callable[[SearchPro
 
 
 def _raise_without_plan(
-    cluster: Cluster, model: ModelSpec, options: SolveOptions, outcome: Outcome, interrupted: Callable[[], bool]
+    cluster: Cluster,
+    model: ModelSpec,
+    options: SolveOptions,
+    outcome: Outcome,
+    interrupted: Callable[[], bool],
+    said: Sequence[Notice],
 ) -> NoReturn:
     if outcome.why_stopped == "interrupted":
         raise InterruptedSolve("interrupted before a plan was found; nothing was written")
@@ -224,6 +229,7 @@ def _raise_without_plan(
             f"no plan found within {options.time_limit_s:g} s",
             "that is no proof that none exists",
             "give the search more time with --time-limit, or narrow the space with `constraints:` in the model file",
+            *(notice.message for notice in said),
         )
     from planner.search.diagnose import explain_infeasible
 

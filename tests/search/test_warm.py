@@ -181,6 +181,11 @@ def test_a_plan_that_does_not_fit_is_no_start_and_the_notice_says_why(
         assert dump_plan(warm.plan) == dump_plan(result(cluster, model, gap=0.9).plan)
 
 
+def test_without_any_plan_the_error_says_why_the_older_one_did_not_help() -> None:
+    with pytest.raises(NoPlanFoundError, match="no node group 'fast'"):
+        result(CLUSTER.replace("name: fast", "name: quick"), time_limit_s=0.0, warm_start=small_plan())
+
+
 def test_hostile_numbers_of_replicas_in_a_mix_are_refused_before_they_are_counted() -> None:
     document = a_mix().model_dump(mode="json")
     document["islands"][0]["pipelines"][1]["replicas"] = 10**15
