@@ -17,6 +17,7 @@ __all__ = [
     "NoPlanFoundError",
     "Notice",
     "Problem",
+    "RegressionFound",
 ]
 
 _MAX_PROBLEMS_SHOWN = 100
@@ -135,6 +136,12 @@ class CheckError(DplanError):
     """A check failed: the plan does not fit its inputs."""
 
     exit_code = 5
+
+
+class RegressionFound(DplanError):
+    """A limit that was set on a comparison is passed."""
+
+    exit_code = 7
 
 
 class InterruptedSolve(DplanError):

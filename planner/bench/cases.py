@@ -1,4 +1,4 @@
-"""The family of cases: shipped clusters from 8 to 131,072 chips, of one to four chip types."""
+"""The family of cases: shipped clusters from 8 to 131,072 chips, of one to eight chip types."""
 
 from __future__ import annotations
 
@@ -44,6 +44,7 @@ CASES = (
     Case("1024-identical", "h2-1024-reconstructed", "h2-100b", 120, "identical"),
     Case("1024-mixed", "h2-1024-reconstructed", "h2-100b", 180),
     Case("4096-2-types", "h100-a100-4096", "llama-3.1-405b", 180),
+    Case("4096-8-types", "eight-types-4096", "kimi-k2", 180, "identical"),
     Case("16384", "h2-16384-scaled", "h2-100b-16384", 300),
     Case("131072", "h2-131072-scaled", "h2-100b-131072", 600),
 )

@@ -95,6 +95,7 @@ def _numbers(cluster: Cluster, result: SolveResult) -> dict[str, Any]:
         "why_stopped": result.why_stopped,
         "step_time_s": plan.prediction.step_time_s,
         "bound_s": certificate.bound,
+        "identical_bound_s": certificate.identical_bound,
         "gap": certificate.gap,
         "programs": result.solver.get("programs", 0),
         "solver": result.solver,

@@ -6,20 +6,13 @@ from collections.abc import Iterator
 
 from planner.bench.cases import Case
 from planner.bench.results import BenchResults, CaseResult, Change, Comparison, Found, Limits, Regression
-from planner.errors import DplanError
 
-__all__ = ["LEAST_LOOPS", "RegressionFound", "compare", "same_case"]
+__all__ = ["LEAST_LOOPS", "compare", "same_case"]
 
 LEAST_LOOPS = 1.0
 """A case is slower only if it is so by more than one calibration loop, about a second: below that a ratio is noise."""
 _ROUNDING = 1e-9
 """A limit is passed by more than the rounding of the arithmetic."""
-
-
-class RegressionFound(DplanError):
-    """A limit that was set on a comparison is passed."""
-
-    exit_code = 7
 
 
 def same_case(case: Case, gap: float, earlier: CaseResult) -> bool:

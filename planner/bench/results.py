@@ -70,6 +70,9 @@ class Found(BenchModel):
     """The objective: predicted time of a step."""
     bound_s: Number
     """No plan of the plan space has a shorter step."""
+    identical_bound_s: Number | None = None
+    """No plan of identical pipelines has a shorter step, where pipelines could be of several shapes; null where they
+    could not, and in results that older versions wrote."""
     gap: Annotated[float, Field(ge=0, le=1)]
     """(step_time_s - bound_s) / step_time_s."""
     programs: Whole

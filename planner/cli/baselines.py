@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +41,9 @@ def compare(
 
     try:
         with BaselineLine() as progress:
-            report = compare_baselines(cluster, model, options, progress, mixed=mixed)
+            report = compare_baselines(
+                cluster, model, replace(options, solver_log=None, warm_start=None), progress, mixed=mixed
+            )
     except InterruptedSolve:
         raise InterruptedSolve(f"interrupted: the plan is in {output}, the comparison was not finished") from None
     document = report.document()

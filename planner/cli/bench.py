@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from planner.cli.options import DebugOption, JsonOption
-from planner.errors import InputError, InterruptedSolve
+from planner.errors import InputError, InterruptedSolve, RegressionFound
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -48,9 +48,9 @@ def bench(
 ) -> None:
     """Measure time, memory and plans over a family of cases.
 
-    The family is fixed: shipped clusters of 8 to 131,072 chips, of one to four chip types. Each case runs in a process
-    of its own. With --baseline it leaves with 7 when a case passes one of the limits. Ctrl-C keeps the cases that are
-    done, exit code 130.
+    The family is fixed: shipped clusters of 8 to 131,072 chips, of one to eight chip types. Each case runs in a
+    process of its own. With --baseline it leaves with 7 when a case passes one of the limits. Ctrl-C keeps the cases
+    that are done, exit code 130.
 
     \b
     Examples:
@@ -162,7 +162,6 @@ def _deliver(results: BenchResults, output: str | None, json: bool) -> None:
 
 
 def _refuse_regressions(results: BenchResults) -> None:
-    from planner.bench.compare import RegressionFound
     from planner.cli.output import say
     from planner.report.bench import regression_lines
 

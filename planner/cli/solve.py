@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,9 +18,10 @@ from planner.report.words import format_percent
 if TYPE_CHECKING:
     from planner.plan import Plan, Violation
     from planner.search import SolveOptions, SolveResult
+    from planner.search.highs import SolverName
     from planner.spec import Cluster, ModelSpec
 
-__all__ = ["Objective", "solve"]
+__all__ = ["Objective", "Solver", "solve"]
 
 _OUTPUT, _UNFIT_OUTPUT = "plan.json", "plan.ignore-memory.json"
 """Where the plan goes unless told otherwise. One that may not run leaves one that does alone."""
@@ -29,6 +32,17 @@ class Objective(StrEnum):
 
     throughput = "throughput"
     cost = "cost"
+
+
+class Solver(StrEnum):
+    """Who solves the integer programs."""
+
+    highs = "highs"
+    cbc = "cbc"
+    gurobi = "gurobi"
+    cplex = "cplex"
+    scip = "scip"
+    copt = "copt"
 
 
 def solve(
@@ -69,6 +83,28 @@ def solve(
     fixed_order: Annotated[
         bool, typer.Option("--fixed-order", help="Keep the node groups in the order of the cluster file.")
     ] = False,
+    solver: Annotated[
+        Solver,
+        typer.Option(
+            help="Who solves the integer programs; all but highs must be installed. Ties are settled by highs."
+        ),
+    ] = Solver.highs,
+    solver_log: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Where the solver's logs of all programs go, one after another; the file is made anew.",
+            show_default="no log",
+        ),
+    ] = None,
+    warm_start: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PLAN",
+            help="An older plan to fall back on: what the time limit ends is never worse. - is stdin.",
+            show_default="none",
+        ),
+    ] = None,
     baselines: BaselinesOption = False,
     json: JsonOption = False,
     debug: DebugOption = False,
@@ -84,16 +120,21 @@ def solve(
       dplan solve mi300x-h100 llama-3.1-8b -o plan.json --time-limit '2 min' --gap '0.5 %'
       dplan solve cluster.yaml model.yaml --objective cost
       dplan solve memory-tight llama-3.1-70b --baselines
+      dplan solve cluster.yaml model.yaml --gap '0 %' --solver cbc --solver-log cbc.log
+      dplan solve cluster.yaml model.yaml --warm-start plan.json -o new.json --time-limit '1 min'
       dplan solve cluster.yaml model.yaml --json | jq .prediction.step_time_s
     """
     from planner.cli.output import warn
     from planner.plan.file import refuse_unwritable
 
-    options = _options(objective.value, time_limit, gap, jobs, ignore_memory, fixed_order)
+    options = _options(objective.value, time_limit, gap, jobs, ignore_memory, fixed_order, solver.value, solver_log)
     output = output or (_UNFIT_OUTPUT if ignore_memory else _OUTPUT)
+    if solver_log is not None:
+        _refuse_log(solver_log, {"CLUSTER": cluster, "MODEL": model, "--output": output, "--warm-start": warm_start})
     if baselines:
         refuse_options(objective.value, ignore_memory, output)
-    loaded_cluster, loaded_model = _load(cluster, model)
+    loaded_cluster, loaded_model, older = _load(cluster, model, warm_start)
+    options = replace(options, warm_start=older)
     if output != "-":
         refuse_unwritable(output)
     warn((*loaded_cluster.notices, *loaded_model.notices))
@@ -106,7 +147,14 @@ def solve(
 
 
 def _options(
-    objective: str, time_limit: str, gap: str, jobs: int, ignore_memory: bool, fixed_order: bool
+    objective: str,
+    time_limit: str,
+    gap: str,
+    jobs: int,
+    ignore_memory: bool,
+    fixed_order: bool,
+    solver: SolverName,
+    solver_log: str | None,
 ) -> SolveOptions:
     from planner.search import SolveOptions
     from planner.spec.units import parse_duration, parse_fraction
@@ -118,7 +166,24 @@ def _options(
         jobs=jobs,
         ignore_memory=ignore_memory,
         fixed_order=fixed_order,
+        solver=solver,
+        solver_log=solver_log,
     )
+
+
+def _refuse_log(path: str, others: dict[str, str | None]) -> None:
+    """A log must not take the place of what is read or written; before any work."""
+    from planner.plan.file import refuse_unwritable
+
+    for name, other in others.items():
+        if path == "-" or (other and os.path.realpath(path) == os.path.realpath(other)):
+            raise InputError.single(
+                path="--solver-log",
+                what=f"{path} is {'no file' if path == '-' else 'also ' + name}",
+                why="the file is made anew for the solver's logs",
+                fix="name a file of its own, such as solver.log",
+            )
+    refuse_unwritable(path)
 
 
 def _parsed(option: str, text: str, parse: Callable[[object], float]) -> float:
@@ -129,20 +194,23 @@ def _parsed(option: str, text: str, parse: Callable[[object], float]) -> float:
         raise error.at(path=option) from None
 
 
-def _load(cluster: str, model: str) -> tuple[Cluster, ModelSpec]:
-    """Both inputs; the problems of both are reported in one run."""
+def _load(cluster: str, model: str, older: str | None) -> tuple[Cluster, ModelSpec, Plan | None]:
+    """All inputs; their problems are reported in one run."""
     from planner.cli.swapped import swapped_inputs
+    from planner.plan.file import load_plan
     from planner.spec import load_cluster, load_model
 
-    if cluster == model == "-":
+    given = {"CLUSTER": cluster, "MODEL": model, "--warm-start": older}
+    from_stdin = [name for name, path in given.items() if path == "-"]
+    if len(from_stdin) > 1:
         raise InputError.single(
-            path="CLUSTER, MODEL",
-            what="are both `-`",
+            path=", ".join(from_stdin),
+            what=f"are {'both' if len(from_stdin) == 2 else 'all'} `-`",
             why="there is one standard input",
             fix="name a file for one of them",
         )
     problems: list[Problem] = []
-    loaded_cluster, loaded_model = None, None
+    loaded_cluster, loaded_model, loaded_plan = None, None, None
     try:
         loaded_cluster = load_cluster(cluster)
     except InputError as error:
@@ -151,9 +219,13 @@ def _load(cluster: str, model: str) -> tuple[Cluster, ModelSpec]:
         loaded_model = load_model(model)
     except InputError as error:
         problems += error.problems
-    if loaded_cluster is None or loaded_model is None:
+    try:
+        loaded_plan = None if older is None else load_plan(older)
+    except InputError as error:
+        problems += error.problems
+    if loaded_cluster is None or loaded_model is None or problems:
         raise InputError(swapped_inputs(cluster, model) or problems)
-    return loaded_cluster, loaded_model
+    return loaded_cluster, loaded_model, loaded_plan
 
 
 def _search(cluster: Cluster, model: ModelSpec, options: SolveOptions) -> SolveResult:

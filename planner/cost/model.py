@@ -86,6 +86,7 @@ class CostModel:
         self.chain: Chain = self._kinds.chain
         self._links: dict[int, GroupLinks] = {}
         self._times: dict[tuple[int, int, int, int, int, bool], tuple[LayerTimes, LayerTimes]] = {}
+        self._least: dict[int, Floats] = {}
         self._numbers: dict[tuple[int, int, Setting], _Numbers | None] = {}
         self._transfers: dict[tuple[int, int, int, int, bool, int, int, int], TransferTable] = {}
         self._lines: dict[tuple[int, int], bool] = {}
@@ -97,6 +98,17 @@ class CostModel:
         """Numbers of every layer kind; None when the degree is no choice there (`why_not` says why)."""
         numbers = self._numbers_of(group, tensor, setting)
         return None if numbers is None else numbers.table
+
+    def least_layer_s(self, group: int, tensor: int, setting: Setting) -> Floats | None:
+        """(K,) seconds forward and backward that `table` never goes below, and far sooner; None where it is None."""
+        if refusal(self.groups[group], tensor, setting, self._model, self._graph) is not None:
+            return None
+        times = self._layer_times(group, tensor, setting, self._degrees(tensor, setting))
+        key = id(times)
+        if key not in self._least:
+            both = times[0] + times[1]
+            self._least[key] = both.forward_s + both.backward_input_s + both.backward_weight_s
+        return self._least[key]
 
     def why_not(self, group: int, tensor: int, setting: Setting) -> str | None:
         """The sentence behind a `table` that is None."""

@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.search.candidates import make_roots
+from planner.search.first_plans import obvious_best, single_stage_plan, spread_roots
 from planner.search.highs import require_solver
 from planner.search.improve import improve, improve_shape
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
-from planner.search.obvious import obvious_plan
 from planner.search.open_roots import OpenRoots
 from planner.search.outcome import Outcome, SearchProgress, SearchSettings, WhyStopped
 from planner.search.prove import Proof
+from planner.search.sieve import MOST_GROUPS
 from planner.search.sifting import Question
-from planner.search.splitting import Splitter
 from planner.search.survey import CAUTIOUS, SHORT, THOROUGH, Best, Survey, leaf_weight, sieve_helps, survey_root
-from planner.search.tree import Order, Target, single_stage_orders
+from planner.search.tree import Order, Target
 from planner.search.workers import Workers
 
 if TYPE_CHECKING:
@@ -30,8 +29,8 @@ __all__ = ["Outcome", "SearchProgress", "SearchSettings", "WhyStopped", "search"
 
 _SURVEY_BATCH = 4
 _PROOF_BATCH = 8
-_FIRST_ROOTS = 8
 _FIRST_TRIES = 2
+_LOW_FLOORS = 8
 _MANY_GROUPS = 12
 _PROMISING_ROOTS = 4
 _WIDENING = (4.0, 30.0, 1e6)
@@ -45,6 +44,8 @@ _SOME_GROUPS = 4
 _CLOSER = 1.1
 """The target of one more short survey a promising root, as a multiple of its bound."""
 _UNLIMITED = 1e30
+_ALONE = 0.5
+"""Share of the time limit in which the search goes as it would without an older plan."""
 
 
 def search(
@@ -75,6 +76,7 @@ class _Search:
         self.open = OpenRoots(self.roots, settings.price_per_chip_s, self.out_of_time)
         self.crowded: set[int] = set()
         self.looked_around: Best | None = None
+        self.older, self.warmed = settings.warm, False
         self.statistics = {
             "roots": len(self.roots),
             "nodes": 0,
@@ -113,11 +115,21 @@ class _Search:
         """What no plan can beat: the least bound of anything open, or proved when it was closed."""
         return min(self.open.least(), self.objective)
 
+    def adopt_older(self, after: float) -> None:
+        """Take an older plan that is better than anything found, once so much of the time is over.
+
+        Not before: what ends by the gap must not depend on it.
+        """
+        older, passed = self.older, time.monotonic() - self.begin
+        if older is not None and older.objective < self.objective and passed >= after * self.settings.time_limit_s:
+            self.best, self.warmed = older, True
+
     def report(self) -> None:
         if self.progress is not None:
-            found = None if self.best is None else self.best.objective
+            known = [x.objective for x in (self.best, self.older) if x is not None]
+            found = min(known, default=None)
             elapsed = time.monotonic() - self.begin
-            bound = self.bound()
+            bound = min(self.bound(), found or math.inf)
             self.progress(
                 SearchProgress(
                     self.statistics["leaves"],
@@ -132,13 +144,19 @@ class _Search:
 
     def run(self) -> Outcome:
         try:
-            few = self.spread_roots()
+            few = spread_roots(self.roots)
+            if self.older is not None:
+                self.report()
             self.try_single_stages(few)
             self.try_obvious_shapes(few)
-            self.open.add(few)
+            self.open.find_floors(self.should_stop)
+            self.report()
+            self.try_low_floors()
+            self.open.begin(few)
             self.find_first_plan()
-            self.open.add(i for i in range(len(self.roots)) if i not in few)
+            self.open.begin(i for i in range(len(self.roots)) if i not in few)
             self.find_first_plan()
+            self.adopt_older(_ALONE)
             self.find_better_plan()
             self.close_roots()
         finally:
@@ -163,31 +181,29 @@ class _Search:
         for i in sorted(roots, key=lambda i: (self.roots[i].most_stages, i)):
             if self.has_plan or self.out_of_time():
                 break
-            found = obvious_plan(self.roots[i], i)
-            if found is not None:
-                leaf = Leaf(self.roots[i], found.order)
-                self.take(replace(found, objective=leaf_weight(leaf, self.target()) * found.step_time))
+            self.take(obvious_best(self.roots[i], i, self.target()))
+        self.report()
+
+    def try_low_floors(self) -> None:
+        """The obvious shapes of the roots with the lowest floors: the first plan may be many times slower."""
+        if self.settings.first_plan_only or not self.has_plan:
+            return
+        for i in self.open.lowest(_LOW_FLOORS):
+            if not self.out_of_time():
+                self.take(obvious_best(self.roots[i], i, self.target()))
+                self.roots[i].release()
         self.report()
 
     def try_single_stages(self, roots: list[int]) -> None:
         """With very many groups even bounds take long: the first single stage that fits is a plan to begin with."""
-        if len(self.roots[0].groups if self.roots else ()) <= _MANY_GROUPS:
-            return
-        for i in roots:
-            for order in single_stage_orders(self.roots[i]):
-                if self.has_plan or self.out_of_time():
-                    return
-                leaf = Leaf(self.roots[i], order)
-                split = Splitter(leaf).complete((self.roots[i].intervals.num_layers,))
-                if split is not None:
-                    step = leaf.step_time(split)
-                    self.take(Best(leaf_weight(leaf, self.target()) * step, step, i, order, split))
+        if len(self.roots[0].groups if self.roots else ()) > _MANY_GROUPS:
+            self.take(single_stage_plan(self.roots, roots, self.target(), self.out_of_time))
 
     def find_better_plan(self) -> None:
         """Short surveys of the promising roots close to their bounds, then local search around the best plan."""
         if self.settings.first_plan_only:
             return
-        for i in self.open.promising(_PROMISING_ROOTS):
+        for i in () if self.sifts_all() else self.open.promising(_PROMISING_ROOTS):
             if not self.can_sift(i):
                 self.look_for_plan(i, self.open.bounds[i] * _CLOSER or _UNLIMITED, any_plan=False)
         self.sift_promising()
@@ -227,16 +243,6 @@ class _Search:
             if survey.best is not None:
                 self.best = survey.best
 
-    def spread_roots(self) -> list[int]:
-        """A few roots, evenly spread over those with the smallest micro-batch, which fit best.
-
-        A first plan is looked for among them before all roots are bounded.
-        """
-        smallest = min((root.setting.micro_batch_size for root in self.roots), default=1)
-        small = [i for i, root in enumerate(self.roots) if root.setting.micro_batch_size == smallest]
-        step = max(1, len(small) // _FIRST_ROOTS)
-        return small[step // 2 :: step]
-
     def look_for_plan(self, i: int, objective: float, *, any_plan: bool) -> None:
         """A short survey of one root for a plan better than `objective` and the best one known; for the first such plan
         if any will do.
@@ -256,6 +262,10 @@ class _Search:
         """Whether the sieve over all shapes can be asked about a root."""
         return self.settings.price_per_chip_s is None and self.has_plan and sieve_helps(self.roots[i])
 
+    def sifts_all(self) -> bool:
+        """Whether it can be asked about any root; known without a look at the roots."""
+        return self.settings.price_per_chip_s is None and self.has_plan and len(self.roots[0].groups) <= MOST_GROUPS
+
     def sift(self, questions: list[Question]) -> None:
         """Ask the sieve about some roots: better plans and sharper bounds."""
         sifts = self.workers.sifts(questions, self.target(), self.gap, self.out_of_time, self.deadline)
@@ -266,16 +276,23 @@ class _Search:
             self.roots[question.index].release()
         self.report()
 
-    def questions(self, batch: list[int], goal: float) -> list[Question]:
-        """What to ask before roots are surveyed: every root once at the goal, then those of the batch until their
-        bounds are sharp.
+    def sift_fresh(self, goal: float) -> bool:
+        """Ask about a few roots for the first time, at the goal; False when every root below it has been asked about.
+
+        Better plans come from here: the goal falls before the other roots are looked at.
         """
-        fresh = [i for i in self.open.below(goal) if self.can_sift(i) and i not in self.open.asked]
+        fresh = self.open.unasked(goal, _SURVEY_BATCH, self.can_sift)
         if fresh:
-            fresh.sort(key=lambda i: (self.roots[i].most_stages, self.open.bounds[i], i))
-            return [self.open.question(i, goal, _FRESH_HALVINGS) for i in fresh[:_SURVEY_BATCH]]
+            self.sift([self.open.question(i, goal, _FRESH_HALVINGS) for i in fresh])
+        return bool(fresh)
+
+    def sift_closer(self, batch: list[int], goal: float) -> bool:
+        """Ask about the roots of the batch whose bounds are not sharp yet; False when all are."""
         closer = [self.open.closer_question(i, goal) for i in batch if self.can_sift(i)]
-        return [question for question in closer if question is not None]
+        questions = [question for question in closer if question is not None]
+        if questions:
+            self.sift(questions)
+        return bool(questions)
 
     def close_roots(self) -> None:
         """Sift and survey roots in the order of their bounds, prove what survives; roots above the target are closed by
@@ -284,14 +301,14 @@ class _Search:
         while self.open.bounds and not self.out_of_time():
             if self.best is not None and self.settings.first_plan_only:
                 break
+            self.adopt_older(_ALONE)
             goal = self.objective * (1 - self.gap)
+            if self.sift_fresh(goal):
+                continue
             batch = [i for i in self.open.best(_SURVEY_BATCH) if self.open.bounds[i] < goal]
             if not batch:
                 break
-            questions = self.questions(batch, goal)
-            if questions:
-                self.sift(questions)
-            elif not self.look_around() and not self.survey(batch):
+            if not (self.sift_closer(batch, goal) or self.look_around() or self.survey(batch)):
                 break
 
     def look_around(self) -> bool:
@@ -353,18 +370,22 @@ class _Search:
             self.take(Best(weight * proof.step_time, proof.step_time, i, order, proof.split))
 
     def outcome(self) -> Outcome:
+        why = self.why_stopped()
+        if why != "gap":
+            self.adopt_older(0.0)
         bound = self.bound()
-        why: WhyStopped
-        if self.should_stop():
-            why = "interrupted"
-        elif self.best is not None and self.objective - bound <= self.gap * self.objective * (1 + 1e-6):
-            why = "gap"
-        elif time.monotonic() >= self.deadline:
-            why = "time"
-        else:
-            why = "exhausted"
         if self.best is None:
             return Outcome(None, None, math.inf, math.inf, bound, why, self.statistics)
         leaf = Leaf(self.roots[self.best.root_index], self.best.order)
         assert abs(leaf_weight(leaf, self.target()) * self.best.step_time - self.objective) <= 1e-9 * self.objective
-        return Outcome(leaf, self.best.split, self.best.step_time, self.objective, bound, why, self.statistics)
+        return Outcome(
+            leaf, self.best.split, self.best.step_time, self.objective, bound, why, self.statistics, self.warmed
+        )
+
+    def why_stopped(self) -> WhyStopped:
+        """An older plan that was let in by the clock makes the clock the reason, also where the gap is closed."""
+        if self.should_stop():
+            return "interrupted"
+        if self.best is not None and self.objective - self.bound() <= self.gap * self.objective * (1 + 1e-6):
+            return "time" if self.warmed else "gap"
+        return "time" if time.monotonic() >= self.deadline else "exhausted"

@@ -9,17 +9,17 @@ import os
 import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, NamedTuple
 
 from planner.errors import InputError
 
 if TYPE_CHECKING:
     import pulp
 
-__all__ = ["SOLVERS", "SolverAnswer", "SolverName", "require_solver", "solve_program"]
+__all__ = ["SOLVERS", "SolverAnswer", "SolverChoice", "SolverName", "require_solver", "solve_program", "start_log"]
 
 SolverName = Literal["highs", "cbc", "gurobi", "cplex", "scip", "copt"]
 
@@ -32,6 +32,14 @@ SOLVERS: dict[SolverName, tuple[str, str]] = {
     "copt": ("COPT", "coptpy"),
 }
 """PuLP's class for each solver, and the Python package that brings it."""
+
+
+class SolverChoice(NamedTuple):
+    """Which solver, and the file that its logs are appended to."""
+
+    name: SolverName = "highs"
+    log: str | None = None
+
 
 Stop = Literal["optimal", "infeasible", "time", "interrupted", "error"]
 
@@ -78,12 +86,12 @@ def solve_program(
     below what its own solution costs (tests/search/branching keeps such programs). A run that ends with an error or an
     unclear status is repeated with presolve; if that fails too the answer is `error` with bound -inf.
     Of any other solver only an answer to optimality or a proof that there is none counts, and a solution only once it
-    is checked here. log_path: the solver's own log is appended to this file.
+    is checked here. log_path: the solver's own log is appended to this file, below a heading.
     """
     unknown = set(options or {}) - _HIGHS_OPTIONS
     if unknown:
         raise AssertionError(f"unknown solver options: {sorted(unknown)}")
-    with _logged(log_path) as log:
+    with _logged(log_path, _heading(program, solver)) as log:
         if solver != "highs":
             return _solve_with_other(program, solver, time_limit_s, log)
         asked = {"presolve": "off", **({} if log is None else {"log_file": log}), **(options or {})}
@@ -92,6 +100,35 @@ def solve_program(
             other = "on" if asked["presolve"] == "off" else "off"
             answer = _solve_with_highs(program, time_limit_s, start, should_stop, {**asked, "presolve": other})
         return answer
+
+
+def _write_log(path: str, mode: Literal["ab", "wb"], text: bytes) -> None:
+    """A whole log at a time: worker processes write to the same file."""
+    try:
+        with Path(path).open(mode) as file, _locked(file):
+            file.write(text)
+            file.flush()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else None
+        raise InputError.single(
+            path="--solver-log",
+            what=f"{path} cannot be written",
+            why=(reason or str(error)).lower(),
+            fix="name a file in a place you may write to, with room left",
+        ) from error
+
+
+@contextmanager
+def _locked(file: IO[bytes]) -> Iterator[None]:
+    """No other process that asks for the lock writes meanwhile; without locks on systems that have none."""
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with suppress(OSError):  # a pipe, or a file system without locks
+        fcntl.flock(file, fcntl.LOCK_EX)
+    yield  # closing the file gives the lock back
 
 
 def require_solver(name: SolverName) -> None:
@@ -113,8 +150,19 @@ def require_solver(name: SolverName) -> None:
         )
 
 
+def start_log(path: str, solver: SolverName) -> None:
+    """Begin a file of logs anew. Raises InputError when it cannot be written."""
+    text = f"Logs of {solver}, one a program. With no program below, every bound was proved without one.\n"
+    _write_log(path, "wb", text.encode())
+
+
+def _heading(program: pulp.LpProblem, solver: SolverName) -> str:
+    size = f"{program.numVariables()} variables, {program.numConstraints()} constraints"
+    return f"\n==== {program.name}: {size}, {solver} ====\n"
+
+
 @contextmanager
-def _logged(path: str | None) -> Iterator[str | None]:
+def _logged(path: str | None, heading: str) -> Iterator[str | None]:
     """A fresh file for one run's log, which is appended to `path` afterwards: some solvers overwrite, some append."""
     if path is None:
         yield None
@@ -123,8 +171,7 @@ def _logged(path: str | None) -> Iterator[str | None]:
     os.close(handle)
     try:
         yield name
-        with Path(path).open("ab") as log:
-            log.write(Path(name).read_bytes())
+        _write_log(path, "ab", heading.encode() + Path(name).read_bytes())
     finally:
         Path(name).unlink(missing_ok=True)
 

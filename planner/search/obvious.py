@@ -12,7 +12,7 @@ from planner.search.quick_bounds import rate_bound
 from planner.search.splitting import Splitter
 from planner.search.tree import Order
 
-__all__ = ["obvious_plan", "obvious_shapes"]
+__all__ = ["obvious_plan", "obvious_shapes", "plan_of_shape"]
 
 _NO_LIMIT, _INSTANT = 1e30, 1e-12
 _BEGIN, _STRIDE, _MOST_STEPS = 1.5, 1.5, 12
@@ -41,18 +41,25 @@ def _usable(root: Root, group: int, tensor: int) -> float:
 
 def obvious_plan(root: Root, index: int) -> Best | None:
     """A plan of the first of the obvious shapes that fits; None when none does."""
-    for order in obvious_shapes(root):
-        leaf = Leaf(root, order)
-        splitter, limit = Splitter(leaf), _BEGIN * max(rate_bound(root), _INSTANT)
-        ends = splitter.split_within(_NO_LIMIT)
-        for _ in range(_MOST_STEPS if ends is not None else 0):
-            closer = splitter.split_within(limit)
-            if closer is not None:
-                ends = closer
-                break
-            limit *= _STRIDE
-        split = splitter.find_split(_NO_LIMIT, ends) if ends is not None else None
-        if split is not None:
-            step = leaf.step_time(split)
-            return Best(step, step, index, order, split)
-    return None
+    found = (plan_of_shape(root, index, order) for order in obvious_shapes(root))
+    return next((best for best in found if best is not None), None)
+
+
+def plan_of_shape(root: Root, index: int, order: Order) -> Best | None:
+    """A plan of one shape at about the least step time that passes; None when it does not fit. Its objective is the
+    step time.
+    """
+    leaf = Leaf(root, order)
+    splitter, limit = Splitter(leaf), _BEGIN * max(rate_bound(root), _INSTANT)
+    ends = splitter.split_within(_NO_LIMIT)
+    for _ in range(_MOST_STEPS if ends is not None else 0):
+        closer = splitter.split_within(limit)
+        if closer is not None:
+            ends = closer
+            break
+        limit *= _STRIDE
+    split = splitter.find_split(_NO_LIMIT, ends) if ends is not None else None
+    if split is None:
+        return None
+    step = leaf.step_time(split)
+    return Best(step, step, index, order, split)

@@ -13,6 +13,12 @@ from planner.search.tree import Order, Target
 __all__ = ["Best", "leaf_weight", "polished_order", "try_order"]
 
 
+_ROUGH = 1.05
+"""How much slower than asked a split may be before it is polished."""
+_BETTER = 1e-5
+"""Relative: what counts as a better plan."""
+
+
 @dataclass(frozen=True)
 class Best:
     """A plan found: `objective` = weight x exact step time."""
@@ -35,14 +41,18 @@ def leaf_weight(leaf: Leaf, target: Target) -> float:
 def polished_order(
     root: Root, index: int, order: Order, objective: float, ends: tuple[int, ...] | None = None
 ) -> Best | None:
-    """A plan of a shape with a step time below `objective`, single layers moved while that helps."""
-    found = try_order(root, index, order, objective, None, ends)
-    if found is None or root.limits.layers_per_stage is not None:
-        return found
+    """A plan of a shape with a step time below `objective`, single layers moved while that helps: also from a split
+    that is a little slower.
+    """
+    if root.limits.layers_per_stage is not None:
+        return try_order(root, index, order, objective, None, ends)
+    found = try_order(root, index, order, objective * _ROUGH, None, ends)
+    if found is None:
+        return None
     leaf = Leaf(root, order)
     split = polish(leaf, found.split)
     step = leaf.step_time(split)
-    return Best(step, step, index, order, split)
+    return Best(step, step, index, order, split) if step < objective * (1 - _BETTER) else None
 
 
 def try_order(
@@ -56,7 +66,7 @@ def try_order(
     """A plan of a shape that is better than `objective`, if the dynamic programme finds one; `ends` is tried too."""
     leaf = Leaf(root, order)
     weight = leaf_weight(leaf, Target(objective, prices))
-    limit = objective * (1 - 1e-5) / weight if weight > 0 else objective
+    limit = objective * (1 - _BETTER) / weight if weight > 0 else objective
     splitter = Splitter(leaf)
     widest = splitter.split_within(limit)
     if widest is None:

@@ -1,12 +1,20 @@
-"""What is left to prove: a bound for every root that is not closed, made sharper where it matters."""
+"""What is left to prove: a bound for every root that is not closed, made sharper where it matters.
+
+A bound has three grades: a floor, which costs nothing, a quick bound, the full one. Only the least bounds are made
+sharper, as long as that changes which roots are looked at first.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Iterator
+from heapq import heapify, heappop, heappush
+from itertools import groupby, islice
 
 from planner.search.bounds import Refuter
 from planner.search.candidates import Root
+from planner.search.floors import Floors
 from planner.search.quick_bounds import least_cost, rate_bound, single_stage_bound
 from planner.search.sifting import Question, Sift
 
@@ -14,19 +22,25 @@ __all__ = ["OpenRoots"]
 
 _ROOMY = 0.6
 """Spare memory, as a share of what the layers need at least, from which a root hardly fails for memory."""
+_LEAST_S = 1.0
+"""Seconds that floors may take beyond the time limit; more than a second's worth of them is rare."""
 _NARROW = 0.01
 """A root's bound this close to a step time that its shapes pass is as good as the sieve makes it."""
 
 
 class OpenRoots:
-    """Bounds of the objective by root index; closed roots have left `bounds`, what they proved is in `finished`."""
+    """Bounds of the objective by root index. Roots that are not searched yet are in `waiting`; closed ones have left
+    `bounds`, what they proved is in `finished`.
+    """
 
     def __init__(
         self, roots: list[Root], price_per_chip_s: tuple[float, ...] | None, out_of_time: Callable[[], bool]
     ) -> None:
         self.roots, self.prices, self.out_of_time = roots, price_per_chip_s, out_of_time
+        self.waiting: dict[int, float] = dict.fromkeys(range(len(roots)), 0.0)
         self.bounds: dict[int, float] = {}
         self.finished: list[float] = []
+        self.quick: set[int] = set()
         self.refined: set[int] = set()
         self.room: dict[int, float] = {}
         self.asked: set[int] = set()
@@ -35,16 +49,52 @@ class OpenRoots:
         self._high: dict[int, float] = {}
 
     def least(self) -> float:
-        """The least bound of all roots, open and closed; inf without any."""
-        return min([*self.bounds.values(), *self.finished], default=math.inf)
+        """The least bound of all roots, waiting, open and closed; inf without any."""
+        return min([*self.waiting.values(), *self.bounds.values(), *self.finished], default=math.inf)
 
-    def add(self, indices: Iterable[int]) -> None:
-        """A quick bound for each root; roots that can hold nothing are closed at once."""
+    def find_floors(self, should_stop: Callable[[], bool]) -> None:
+        """A floor for each root that waits; at least a moment is spent on them, so that every plan has a bound."""
+        floors, begin = Floors(self.prices), time.monotonic()
+        for i in self.waiting:
+            if should_stop() or (self.out_of_time() and time.monotonic() > begin + _LEAST_S):
+                break
+            self.waiting[i] = floors.of(self.roots[i])
+
+    def lowest(self, number: int) -> list[int]:
+        """The waiting roots with the lowest floors."""
+        return sorted(self.waiting, key=lambda i: (self.waiting[i], i))[:number]
+
+    def begin(self, indices: Iterable[int]) -> None:
+        """Some of the roots that wait are searched from now on."""
         for i in indices:
-            bound = 0.0 if self.out_of_time() else self._quick_bound(self.roots[i])
-            if math.isfinite(bound):
-                self.bounds[i] = bound
-            self.roots[i].release()
+            self.bounds[i] = self.waiting.pop(i)
+
+    def sharpen(self, i: int) -> None:
+        """The quick bound of a root, once; a root that can hold nothing is closed at once."""
+        if i in self.quick or self.out_of_time():
+            return
+        self.quick.add(i)
+        self.bounds[i] = max(self.bounds[i], self._quick_bound(self.roots[i]))
+        if not math.isfinite(self.bounds[i]):
+            del self.bounds[i]
+
+    def _ranked(self) -> list[int]:
+        return sorted(self.bounds, key=lambda i: (self.bounds[i], i))
+
+    def _by_quick_bound(self) -> Iterator[int]:
+        """All roots by their bounds, which are quick ones or better; those that come later are not touched yet."""
+        heap = [(bound, i) for i, bound in self.bounds.items()]
+        heapify(heap)
+        while heap and not self.out_of_time():
+            _bound, i = heappop(heap)
+            if i in self.quick:
+                yield i
+                continue
+            self.sharpen(i)
+            if i in self.bounds:
+                heappush(heap, (self.bounds[i], i))
+            if not heap or heap[0][1] != i:  # else it is looked at next
+                self.roots[i].release()
 
     def _quick_bound(self, root: Root) -> float:
         bound = min(rate_bound(root), single_stage_bound(root))
@@ -54,6 +104,7 @@ class OpenRoots:
         """The full bound of a root, once."""
         if i in self.refined:
             return
+        self.quick.add(i)
         self.refined.add(i)
         root, start = self.roots[i], self.roots[i].start()
         bound = math.inf
@@ -73,22 +124,38 @@ class OpenRoots:
         self._lower[i] = max(self._lower.get(i, 0.0), several_stages)
         self.bounds[i] = max(self.bounds[i], min(self._lower[i], self._single[i]))
 
-    def below(self, goal: float) -> list[int]:
-        """The roots whose bounds are below a goal, refined, the least first."""
-        for i in sorted(self.bounds, key=lambda i: (self.bounds[i], i)):
-            if self.bounds[i] < goal and not self.out_of_time():
-                self.refine(i)
-        return sorted(
-            (i for i, b in self.bounds.items() if b < goal and i in self.refined), key=lambda i: (self.bounds[i], i)
-        )
+    def unasked(self, goal: float, number: int, may_ask: Callable[[int], bool]) -> list[int]:
+        """The first few roots whose bounds are below a goal and that the sieve was not asked about: those of short
+        pipelines first, which are soon answered, then the least bounds. Only as many as needed are refined.
+        """
+        fresh = [i for i in self._ranked() if i not in self.asked and self.bounds[i] < goal]
+        found: list[int] = []
+        for _, group in groupby(sorted(fresh, key=self._length), key=self._length):
+            for i in group:
+                self._refine_below(i, goal)
+                if i in self.refined and self.bounds.get(i, math.inf) < goal and may_ask(i):
+                    found.append(i)
+            if len(found) >= number:
+                break
+        return sorted(found, key=lambda i: (self._length(i), self.bounds[i], i))[:number]
+
+    def _length(self, i: int) -> int:
+        return self.roots[i].most_stages
+
+    def _refine_below(self, i: int, goal: float) -> None:
+        self.sharpen(i)
+        if self.bounds.get(i, math.inf) < goal and not self.out_of_time():
+            self.refine(i)
+        else:
+            self.roots[i].release()
 
     def best(self, number: int) -> list[int]:
         """The roots with the least bounds, refined until the first `number` of them are."""
         while not self.out_of_time():
-            ranked = sorted(self.bounds, key=lambda i: (self.bounds[i], i))
-            rough = [i for i in ranked[:number] if i not in self.refined]
+            first = [*islice(self._by_quick_bound(), number)]
+            rough = [i for i in first if i not in self.refined]
             if not rough:
-                return ranked[:number]
+                return first
             for i in rough:
                 self.refine(i)
         return []
@@ -97,7 +164,7 @@ class OpenRoots:
         """A few roots with the least quick bounds, those with room in memory first."""
         roomy: list[int] = []
         tight: list[int] = []
-        for i in sorted(self.bounds, key=lambda i: (self.bounds[i], i)):
+        for i in self._by_quick_bound():
             if len(roomy) == number or self.out_of_time():
                 break
             self.refine(i)

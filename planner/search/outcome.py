@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from planner.search.candidates import Limits
-from planner.search.highs import SolverName
+from planner.search.highs import SolverChoice, SolverName
 
 if TYPE_CHECKING:
+    from planner.plan.assemble import PipelineChoice
     from planner.search.leaf import Leaf, Split
+    from planner.search.one_shape import Best
 
-__all__ = ["Outcome", "SearchProgress", "SearchSettings", "WhyStopped"]
+__all__ = ["Found", "Outcome", "SearchProgress", "SearchSettings", "WhyStopped"]
 
 WhyStopped = Literal["gap", "time", "interrupted", "exhausted"]
 
@@ -28,11 +30,18 @@ class SearchSettings:
     price_per_chip_s: tuple[float, ...] | None = None
     solver: SolverName = "highs"
     solver_log: str | None = None
-    """File that the solver's logs are appended to; worker processes add their number to its name."""
+    """File that the solver's logs are appended to, whichever process calls it."""
+    warm: Best | None = None
+    """An older plan, which `search` falls back on."""
     first_plan_limit_s: float | None = None
     """How long to look for a first plan; None: `time_limit_s`, which alone counts once there is a plan."""
     first_plan_only: bool = False
     """Stop at the first plan (or the proof that there is none)."""
+
+    @property
+    def program_solver(self) -> SolverChoice:
+        """Who solves integer programs, and where the logs go."""
+        return SolverChoice(self.solver, self.solver_log)
 
 
 @dataclass(frozen=True)
@@ -61,8 +70,25 @@ class Outcome:
     bound: float
     why_stopped: WhyStopped
     statistics: dict[str, int]
+    warmed: bool = False
+    """The clock let the older plan have a say in the result."""
 
     @property
     def gap(self) -> float:
         """(objective - bound) / objective."""
         return (self.objective - self.bound) / self.objective if math.isfinite(self.objective) else math.inf
+
+
+@dataclass(frozen=True)
+class Found:
+    """What the search found and proved. objective, bound: in the search's unit.  mixed: the bound holds for mixes of
+    shapes too; identical_bound holds for plans of one shape then.
+    """
+
+    choices: tuple[PipelineChoice, ...]
+    objective: float
+    bound: float
+    why_stopped: WhyStopped
+    statistics: dict[str, int]
+    mixed: bool
+    identical_bound: float | None = None

@@ -8,6 +8,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
     from planner.cost.tables import (
         Chain,
         ChipGroup,
@@ -56,6 +61,10 @@ class RelaxedProblem:
     def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
         table = self.base.table(group, tensor, setting)
         return None if table is None else replace(table, usable_bytes=table.usable_bytes * self.memory_scale)
+
+    def least_layer_s(self, group: int, tensor: int, setting: Setting) -> Floats | None:
+        least = getattr(self.base, "least_layer_s", None)
+        return None if least is None else least(group, tensor, setting)
 
     def transfer(
         self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting

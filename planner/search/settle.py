@@ -25,10 +25,16 @@ _SLACK = 1e-9
 
 
 def settle(
-    leaf: Leaf, split: Split, step_time: float, *, time_limit_s: float, should_stop: Callable[[], bool]
+    leaf: Leaf,
+    split: Split,
+    step_time: float,
+    *,
+    time_limit_s: float,
+    should_stop: Callable[[], bool],
+    solver_log: str | None = None,
 ) -> Split:
     """The second pass: the step time is held, the objective is the tie-break. The split given is kept when no other is
-    proved to be as fast.
+    proved to be as fast. Always by HiGHS, whose work is limited by a count of nodes.
     """
     limit = step_time * (1 + _SLACK)
     windows = Windows.within(Splitter(leaf), limit)
@@ -39,7 +45,9 @@ def settle(
         program = build_program(leaf, windows, limit, rows)
         prefer_earlier_stages(program)
         options = {"mip_max_nodes": _MOST_NODES}
-        answer = solve_program(program.lp, time_limit_s=time_limit_s, should_stop=should_stop, options=options)
+        answer = solve_program(
+            program.lp, time_limit_s=time_limit_s, should_stop=should_stop, options=options, log_path=solver_log
+        )
         if answer.stop != "optimal" or answer.values is None:
             return split
         other = program.split_of(answer.values)

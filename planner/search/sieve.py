@@ -56,6 +56,7 @@ class ShapeSieve:
         self.bit = {g: 1 << i for i, g in enumerate(self.used)}
         self.most = self._most_distances()
         self.least_update = min((c.options.least_update for c in self.choices), default=0.0)
+        self._wait_factors = wait_factors(root, self.most)
         self._transfers: dict[tuple[int, int], tuple[Floats, Floats]] = {}
         self._ways: list[tuple[float, float]] = []
         """Step times, and ways that no shape within them undercuts; nor does any within a shorter step time."""
@@ -115,7 +116,7 @@ class ShapeSieve:
             tables = [root.transfer(a.group, a.tensor, b.group, b.tensor, same) for same in ways]
             by_kind = np.min([[t.forward_s + t.backward_s, t.forward_s] for t in tables], axis=0)
             least = [root.least_transfer(a.group, a.tensor, b.group, b.tensor, same) for same in ways]
-            once, both = wait_factors(root, self.most)
+            once, both = self._wait_factors
             waits = [np.maximum(once * max(x.onward, x.back), both * (x.onward + x.back)) for x in least]
             self._transfers[c, d] = np.pad(by_kind[:, kinds], ((0, 0), (1, 0))), np.min(waits, axis=0)
         return self._transfers[c, d]

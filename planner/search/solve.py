@@ -6,7 +6,7 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -14,14 +14,17 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
 from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchProgress, SearchSettings, WhyStopped, search
+from planner.search.floors import mix_floor
+from planner.search.highs import SolverName, require_solver, start_log
+from planner.search.outcome import Found
 from planner.search.relaxed import RelaxedProblem
+from planner.search.warm import Older, or_older, with_older_plan
 
 if TYPE_CHECKING:
     from planner.cost.model import CostModel
     from planner.cost.tables import MixedProblem
     from planner.graph.layers import LayerGraph
     from planner.plan import Plan
-    from planner.plan.assemble import PipelineChoice
     from planner.spec import Cluster, ModelSpec
 
 __all__ = ["Progress", "SolveOptions", "SolveResult", "limits_of", "search_settings", "solve"]
@@ -45,6 +48,9 @@ class SolveOptions:
 
     gap: relative; stop when the plan is proved to be this close to the best. 0 asks for the optimum (to one millionth).
     jobs: worker processes; the plan does not depend on it.
+    solver: solves the integer programs of identical and mixed pipelines, and must be installed. HiGHS settles ties.
+    solver_log: a file that is made anew for the logs of all programs.
+    warm_start: an older plan to fall back on. What ends by the gap is the same with and without it.
     """
 
     objective: Literal["throughput", "cost"] = "throughput"
@@ -53,6 +59,9 @@ class SolveOptions:
     jobs: int = 1
     ignore_memory: bool = False
     fixed_order: bool = False
+    solver: SolverName = "highs"
+    solver_log: str | None = None
+    warm_start: Plan | None = None
 
 
 @dataclass(frozen=True)
@@ -97,26 +106,31 @@ def solve(
     from planner.graph import build_graph
 
     options = options or SolveOptions()
+    require_solver(options.solver)
     graph = build_graph(model)
     cost = CostModel(cluster, model, graph)
     _refuse_long_chains(cost)
     settings = search_settings(cluster, model, cost, options)
     problem = RelaxedProblem(cost, math.inf) if options.ignore_memory else cost
+    if options.solver_log is not None:
+        start_log(options.solver_log, options.solver)
     begin = time.monotonic()
-    mixes = why_identical(model, cost, settings.limits, options) is None
     with interruptible() as interrupted:
-        limit = options.time_limit_s
+        identical = why_identical(model, cost, settings.limits, options)
+        older, settings = with_older_plan(cluster, model, graph, problem, cost, settings, options, identical)
+        limit, mixes = options.time_limit_s, identical is None
         first = replace(settings, time_limit_s=_IDENTICAL_SHARE * limit, first_plan_limit_s=limit)
         outcome = search(problem, first if mixes else settings, _forward(progress), interrupted)
-        if outcome.leaf is None and not (mixes and outcome.why_stopped == "exhausted"):
-            _raise_without_plan(cluster, model, options, outcome, interrupted)
+        if outcome.leaf is None and older.plan is None and not (mixes and outcome.why_stopped == "exhausted"):
+            _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
         found = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
         if mixes and not interrupted():
             deadline = begin + options.time_limit_s
-            found = _mixed(problem, cost, model, settings, outcome, found, deadline, interrupted)
+            found = _mixed(problem, cost, model, settings, outcome, found, deadline, interrupted, older)
+        found = or_older(found, older, outcome)
         if found is None:
-            _raise_without_plan(cluster, model, options, outcome, interrupted)
-        return _result(cluster, model, graph, cost, options, settings, found)
+            _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
+        return _result(cluster, model, graph, cost, options, settings, found, older)
 
 
 def _refuse_long_chains(cost: CostModel) -> None:
@@ -153,6 +167,8 @@ def search_settings(cluster: Cluster, model: ModelSpec, cost: CostModel, options
         jobs=options.jobs,
         limits=limits_of(cluster, model, cost, options.fixed_order),
         price_per_chip_s=prices,
+        solver=options.solver,
+        solver_log=options.solver_log,
     )
 
 
@@ -204,7 +220,12 @@ def _forward(progress: Callable[[Progress], None] | None) -> Callable[[SearchPro
 
 
 def _raise_without_plan(
-    cluster: Cluster, model: ModelSpec, options: SolveOptions, outcome: Outcome, interrupted: Callable[[], bool]
+    cluster: Cluster,
+    model: ModelSpec,
+    options: SolveOptions,
+    outcome: Outcome,
+    interrupted: Callable[[], bool],
+    said: Sequence[Notice],
 ) -> NoReturn:
     if outcome.why_stopped == "interrupted":
         raise InterruptedSolve("interrupted before a plan was found; nothing was written")
@@ -213,6 +234,7 @@ def _raise_without_plan(
             f"no plan found within {options.time_limit_s:g} s",
             "that is no proof that none exists",
             "give the search more time with --time-limit, or narrow the space with `constraints:` in the model file",
+            *(notice.message for notice in said),
         )
     from planner.search.diagnose import explain_infeasible
 
@@ -227,6 +249,7 @@ def _result(
     options: SolveOptions,
     settings: SearchSettings,
     found: Found,
+    older: Older,
 ) -> SolveResult:
     from planner.plan.assemble import Proved, assemble_plan
 
@@ -236,7 +259,7 @@ def _result(
         why_stopped=found.why_stopped,
         plan_space=_plan_space(cost, settings.limits, cluster, found.mixed),
         objective=options.objective,
-        solver=found.statistics,
+        solver=found.statistics | ({} if options.solver == "highs" else {"name": options.solver}),
         identical_bound=found.identical_bound,
     )
     own = (*cost.excluded, *_unverified_peaks(cluster, model, cost))
@@ -250,21 +273,8 @@ def _result(
         notices=(*cluster.notices, *model.notices, *own),
         ignored_constraints=("memory",) if options.ignore_memory else (),
     )
-    return SolveResult(plan, found.why_stopped, own, found.statistics)
-
-
-@dataclass(frozen=True)
-class Found:
-    """What the search found and proved. mixed: the bound holds for mixes of shapes too; identical_bound holds for plans
-    of one shape then.
-    """
-
-    choices: tuple[PipelineChoice, ...]
-    bound: float
-    why_stopped: WhyStopped
-    statistics: dict[str, int]
-    mixed: bool
-    identical_bound: float | None = None
+    said = older.notices(found.choices, found.objective, found.why_stopped)
+    return SolveResult(plan, found.why_stopped, (*own, *said), found.statistics)
 
 
 def _settled(
@@ -278,9 +288,10 @@ def _settled(
     assert leaf is not None and split is not None
     left = begin + options.time_limit_s - time.monotonic()
     if outcome.why_stopped == "gap" and left > 0:
-        split = settle(leaf, split, outcome.step_time, time_limit_s=left, should_stop=interrupted)
+        log = options.solver_log
+        split = settle(leaf, split, outcome.step_time, time_limit_s=left, should_stop=interrupted, solver_log=log)
     choice = choice_of_leaf(cost, leaf, split)
-    return Found((choice,), outcome.bound, outcome.why_stopped, outcome.statistics, mixed=False)
+    return Found((choice,), outcome.objective, outcome.bound, outcome.why_stopped, outcome.statistics, mixed=False)
 
 
 def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
@@ -305,10 +316,12 @@ def _mixed(
     single: Found | None,
     deadline: float,
     interrupted: Callable[[], bool],
+    older: Older,
 ) -> Found | None:
     """The best plan of all, pipelines of several shapes allowed, from the best one of identical pipelines.
 
-    None when it is proved that nothing fits. Raises NoPlanFoundError when no identical plan fits and no mix was found.
+    None when it is proved that nothing fits, or there is an older plan. Raises NoPlanFoundError when no identical plan
+    fits and no mix was found.
     """
     from planner.search.choices import choices_of_mix
     from planner.search.mixed.driver import Start, search_mixes
@@ -325,12 +338,14 @@ def _mixed(
     pinned = model.constraints.data_parallel
     numbers = None if pinned is None else (pinned if isinstance(pinned, tuple) else (pinned,))
     start = Start(outcome.leaf, outcome.split, outcome.step_time)
-    mixed = search_mixes(problem, settings.limits, numbers, start, settings.gap, stop, hurry)
+    solver = settings.program_solver
+    mixed = search_mixes(problem, settings.limits, numbers, start, settings.gap, stop, hurry, solver)
     bound = mixed.bound
     if any(s.expert_parallel > 1 for s in cost.settings):  # expert groups are never mixed
         bound = min(bound, outcome.bound)
+    bound = max(bound, min(outcome.bound, mix_floor(problem, settings.limits)))
     if single is None and not mixed.entries:
-        if math.isinf(mixed.bound):
+        if math.isinf(mixed.bound) or older.plan is not None:
             return None
         raise NoPlanFoundError(
             "no plan of identical pipelines fits, and no mix of pipeline shapes was found",
@@ -341,13 +356,14 @@ def _mixed(
     choices = choices or (single.choices if single is not None else ())
     why: WhyStopped = "exhausted"
     if mixed.step_time - bound <= max(settings.gap, 1e-6) * mixed.step_time * (1 + 1e-6):
-        why = "gap"
+        why = "time" if outcome.warmed else "gap"
     elif interrupted():
         why = "interrupted"
     elif stop() or outcome.why_stopped == "time":
         why = "time"
     statistics = {**outcome.statistics, **mixed.statistics}
-    return Found(choices, bound, why, statistics, True, None if single is None else single.bound)
+    known = None if single is None else single.bound
+    return Found(choices, mixed.step_time, bound, why, statistics, True, known)
 
 
 def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:

@@ -148,7 +148,7 @@ class _Surveyor:
         try:
             if self.floor * _NEAR < asked:
                 self._polish_shapes(sieve.within(self.floor * _NEAR, stop), stop)
-            end: _End = "fell"
+            end: _End = "all" if self._settled() else "fell"
             while end == "fell":
                 asked = self.goal().objective
                 end = self._visit_shapes(sieve.within(asked, stop), asked, done, stop, self.effort.most_shapes)
@@ -156,10 +156,14 @@ class _Surveyor:
         except SieveStopped:
             pass
 
+    def _settled(self) -> bool:
+        """The target has fallen to the root's bound: nothing in it can matter."""
+        return self.goal().objective <= self.floor
+
     def _polish_shapes(self, table: ShapeTable | None, stop: Callable[[], bool]) -> None:
         """A plan for the first few shapes of a table that pass alone."""
         for order in islice(all_shapes(table) if table is not None else (), _MOST_NEAR):
-            if stop():
+            if stop() or self._settled():
                 return
             if table is not None and table.passes(order):
                 found = polished_order(self.root, self.root_index, order, self.best_objective)

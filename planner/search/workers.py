@@ -9,10 +9,10 @@ from collections.abc import Callable
 from concurrent.futures import Future, ProcessPoolExecutor
 from dataclasses import replace
 from multiprocessing import get_context
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from planner.search.candidates import Root, make_roots
-from planner.search.highs import SolverName
+from planner.search.highs import SolverChoice
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
 from planner.search.prove import Proof, prove_leaf
@@ -25,13 +25,6 @@ if TYPE_CHECKING:
     from planner.search.driver import SearchSettings
 
 __all__ = ["Workers"]
-
-
-class _Solver(NamedTuple):
-    """Which solver, and where its log goes."""
-
-    name: SolverName
-    log: str | None
 
 
 _roots: list[Root] = []
@@ -56,12 +49,9 @@ def _sift(question: Question, target: Target, gap: float, deadline: float) -> Si
 
 
 def _prove(
-    index: int, order: Order, target: Target, gap: float, deadline: float, asked: _Solver
+    index: int, order: Order, target: Target, gap: float, deadline: float, asked: SolverChoice
 ) -> tuple[Proof, float]:
-    import os
-
-    log = None if asked.log is None else f"{asked.log}.{os.getpid()}"
-    return _prove_here(_roots[index], order, target, gap, deadline, _Solver(asked.name, log), lambda: False)
+    return _prove_here(_roots[index], order, target, gap, deadline, asked, lambda: False)
 
 
 def _prove_here(
@@ -70,7 +60,7 @@ def _prove_here(
     target: Target,
     gap: float,
     deadline: float,
-    asked: _Solver,
+    asked: SolverChoice,
     should_stop: Callable[[], bool],
 ) -> tuple[Proof, float]:
     import time
@@ -175,7 +165,7 @@ class Workers:
         should_stop: Callable[[], bool],
     ) -> list[tuple[Proof, float]]:
         """One proof a leaf, all at the same target; the objective per second of each leaf beside it."""
-        solver = _Solver(self.settings.solver, self.settings.solver_log)
+        solver = self.settings.program_solver
         if self._pool is None:
             return [_prove_here(self.roots[i], o, target, gap, deadline, solver, should_stop) for _, i, o in batch]
         futures = [self._pool.submit(_prove, i, o, target, gap, deadline, solver) for _, i, o in batch]

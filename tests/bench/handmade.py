@@ -19,6 +19,7 @@ def case(name: str = "8-h100", calibration_s: float = 2.0, **changes: Any) -> di
         "why_stopped": "gap",
         "step_time_s": 50.0,
         "bound_s": 49.5,
+        "identical_bound_s": None,
         "gap": 0.01,
         "programs": 3,
         "solver": {"programs": 3, "nodes": 12},

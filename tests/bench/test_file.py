@@ -80,3 +80,11 @@ def test_a_bad_file_is_refused_with_place_and_remedy(tmp_path: Path, text: str, 
 
 def test_text_that_is_no_json_is_refused_at_its_place(tmp_path: Path) -> None:
     assert refusal(tmp_path, '{\n  "format": dplan\n}').startswith("base.json:2:13: is not valid JSON")
+
+
+def test_results_from_before_the_bound_among_identical_pipelines_are_read(tmp_path: Path) -> None:
+    document = results(case()).model_dump(mode="json")
+    del document["cases"][0]["found"]["identical_bound_s"]
+    path = tmp_path / "old.json"
+    path.write_text(json.dumps(document))
+    assert load_results(str(path)) == results(case())

@@ -6,6 +6,7 @@ import io
 import json
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +194,12 @@ def test_peak_memory_is_that_of_this_process() -> None:
     block[::4096] = b"x" * len(block[::4096])
     after = peak_bytes()
     assert before is not None and after is not None and after >= before
+
+
+def test_a_mix_tells_the_bound_among_identical_pipelines_too(tmp_path: Path) -> None:
+    out = io.StringIO()
+    run(replace(small(tmp_path), pipelines="mixed", limit_s=3.0), out)
+    found = json.loads(out.getvalue().splitlines()[-1])["found"]
+    assert found["identical_bound_s"] > 0
+    run(small(tmp_path), out)
+    assert json.loads(out.getvalue().splitlines()[-1])["found"]["identical_bound_s"] is None

@@ -14,12 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pulp
 import pytest
 
 import planner.search
 from planner import Notice, Plan, SolveResult, check_plan
+from planner.cli.solve import Solver
 from planner.errors import InfeasibleError, InterruptedSolve, NoPlanFoundError
 from planner.plan.file import dump_plan
+from planner.search.highs import SOLVERS
 from tests.cli.running import dplan
 from tests.plan.small import CLUSTER, MODEL, small_plan
 
@@ -118,9 +121,11 @@ def test_options_reach_the_search_in_base_units(
 ) -> None:
     asked = pretend(monkeypatch, SolveResult(small_plan(), "gap"))
     options = ["--time-limit", "2 min", "--gap", "0.5 %", "--jobs", "2", "--objective", "cost", "--fixed-order"]
+    options += ["--solver", "cbc", "--solver-log", "cbc.log"]
     dplan(capsys, "solve", "cluster.yaml", "model.yaml", *options)
     (given,) = asked
     assert (given.time_limit_s, given.gap, given.jobs) == (120.0, 0.005, 2)
+    assert (given.solver, given.solver_log) == ("cbc", "cbc.log")
     assert (given.objective, given.fixed_order, given.ignore_memory) == ("cost", True, False)
 
 
@@ -210,6 +215,70 @@ def test_a_plan_that_fails_the_check_is_never_written(
     assert Path("plan.json").read_text() == "old"
 
 
+# ---- solvers --------------------------------------------------------------------------------------------------------
+
+
+def test_every_solver_can_be_asked_for() -> None:
+    assert {solver.value for solver in Solver} == set(SOLVERS)
+
+
+def test_another_solver_proves_the_same_and_leaves_its_log(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    objectives = {}
+    for solver in ("highs", "cbc"):
+        arguments = ["cluster.yaml", "model.yaml", "--gap", "0 %", "--solver", solver, "--solver-log", f"{solver}.log"]
+        assert dplan(capsys, "solve", *arguments).code == 0
+        plan = Plan.load("plan.json")
+        assert plan.certificate.why_stopped == "gap" and plan.certificate.gap <= 1.01e-6
+        objectives[solver] = plan.certificate.objective
+    assert objectives["cbc"] == pytest.approx(objectives["highs"], rel=2e-6)
+    assert plan.certificate.solver["name"] == "cbc"
+    log = Path("cbc.log").read_text()
+    assert log.startswith("Logs of cbc") and "constraints, cbc ====" in log
+
+
+def test_the_logs_of_worker_processes_are_in_the_one_file_which_is_made_anew(
+    capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    Path("solver.log").write_text("old")
+    ran = dplan(
+        capsys, "solve", "cluster.yaml", "model.yaml", "--gap", "0 %", "--jobs", "2", "--solver-log", "solver.log"
+    )
+    log = Path("solver.log").read_text()
+    assert ran.code == 0 and log.startswith("Logs of highs")
+    assert log.count("==== stages:") >= Plan.load("plan.json").certificate.solver["programs"] > 0
+    assert sorted(p.name for p in files.glob("*.log*")) == ["solver.log"]
+
+
+def test_a_solver_that_is_not_installed_is_refused_with_the_remedy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    monkeypatch.setattr(pulp.GUROBI, "available", lambda self: False)
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--solver", "gurobi", "--solver-log", "solver.log")
+    assert (ran.code, ran.out) == (2, "")
+    assert "--solver: gurobi cannot be called here" in ran.err and "pip install gurobipy" in ran.err
+    assert not Path("solver.log").exists() and not Path("plan.json").exists()
+
+
+# ---- older plans ----------------------------------------------------------------------------------------------------
+
+
+def test_an_older_plan_reaches_the_search_and_may_be_the_output(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    small_plan().save("plan.json")
+    asked = pretend(monkeypatch, SolveResult(small_plan(), "gap"))
+    assert dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--warm-start", "plan.json").code == 0
+    assert asked[0].warm_start == small_plan()
+
+
+def test_an_older_plan_that_is_no_start_is_a_warning(capsys: pytest.CaptureFixture[str], files: Path) -> None:
+    small_plan().save("old.json")
+    Path("cluster.yaml").write_text(CLUSTER.replace("name: fast", "name: new"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--warm-start", "old.json", "--gap", "50 %")
+    assert ran.code == 0
+    assert "warning: the older plan is no start: the cluster has no node group 'fast'" in ran.err
+
+
 # ---- bad input ------------------------------------------------------------------------------------------------------
 
 
@@ -224,6 +293,13 @@ def test_a_plan_that_fails_the_check_is_never_written(
         (["--jobs", "0"], "'--jobs'"),
         (["--jobs", "two"], "'--jobs'"),
         (["--objective", "speed"], "'--objective'"),
+        (["--solver", "guess"], "'--solver'"),
+        (["--solver-log", "-"], "--solver-log: - is no file"),
+        (["--solver-log", "./model.yaml"], "--solver-log: ./model.yaml is also MODEL"),
+        (["--solver-log", "plan.json"], "--solver-log: plan.json is also --output"),
+        (["--solver-log", "no/such/log"], "no/such/log: cannot be written; there is no such directory"),
+        (["--warm-start", "no.json"], "no.json: cannot be read; no such file or directory"),
+        (["--warm-start", "model.yaml"], "model.yaml:2:1: is not JSON"),
         (["-o", "no/such/place/plan.json"], "no/such/place/plan.json: cannot be written; there is no such directory"),
         (["-o", "."], ".: cannot be written; is a directory; name a file in it, such as plan.json"),
     ],
@@ -271,7 +347,19 @@ def test_a_file_that_is_neither_keeps_its_own_errors(capsys: pytest.CaptureFixtu
     assert "comes first" not in ran.err and "colour" in ran.err
 
 
+def test_problems_of_an_older_plan_are_reported_with_the_others(
+    capsys: pytest.CaptureFixture[str], files: Path
+) -> None:
+    Path("model.yaml").write_text(MODEL.replace("global_batch: 32", "global_batch: 0"))
+    Path("old.json").write_text("{}")
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--warm-start", "old.json")
+    assert (ran.code, ran.out) == (2, "")
+    assert "global_batch" in ran.err and "old.json: format: is not a dplan plan" in ran.err
+
+
 def test_there_is_one_standard_input(capsys: pytest.CaptureFixture[str]) -> None:
+    ran = dplan(capsys, "solve", "cluster.yaml", "-", "--warm-start", "-")
+    assert "MODEL, --warm-start: are both `-`" in ran.err
     ran = dplan(capsys, "solve", "-", "-")
     assert ran.code == 2
     assert "CLUSTER, MODEL: are both `-`" in ran.err

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
 from planner import errors
+from planner.cli import main
 from planner.errors import DplanError, InfeasibleError, InputError, Problem
 
 
@@ -15,6 +17,7 @@ def test_each_kind_of_failure_has_its_exit_code():
         "InfeasibleError": 3,
         "NoPlanFoundError": 4,
         "CheckError": 5,
+        "RegressionFound": 7,
         "InterruptedSolve": 130,
     }
     assert {name: getattr(errors, name).exit_code for name in codes} == codes
@@ -56,3 +59,13 @@ def test_errors_survive_the_way_between_processes():
         copy = pickle.loads(pickle.dumps(error))
         assert type(copy) is type(error)
         assert copy.render() == error.render()
+
+
+def test_the_guide_and_the_help_name_the_exit_code_of_every_failure() -> None:
+    guide = (Path(__file__).parents[2] / "docs" / "guide.md").read_text()
+    kinds = [kind for name in errors.__all__ if isinstance(kind := getattr(errors, name), type)]
+    codes = {kind.exit_code for kind in kinds if issubclass(kind, errors.DplanError)}
+    assert {7, 130} < codes
+    for code in codes:
+        assert f"\n| {code} |" in guide
+        assert f" {code} " in (main.root.__doc__ or "")

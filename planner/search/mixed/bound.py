@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["mix_bound", "rate_bound"]
+__all__ = ["mix_bound"]
 
 _RATIO = 2.0
 """Width of the first boxes, in micro-batches and in allowance."""
@@ -173,35 +173,6 @@ def mix_bound(
         least = min(least, _single_stages(family, costs, fewest))
         bounder.add(_Family(Pricer(family, goal), costs / family.micro_batch_size), fewest, most)
     return min(least, bounder.run(most_questions, should_stop))
-
-
-def rate_bound(pool: Pool, families: Sequence[Family]) -> float:
-    """No mix of pipelines of these families is faster: all chips busy, each layer where it costs least. In seconds.
-
-    A sequence's layer l takes at least c_gl chip-seconds of group g; with any weights w, a step of B sequences takes
-        T - u >= B sum_l min_g (w_g c_gl) / sum_g (w_g chips_g)
-    Weights: the speed of each group's chips over the whole chain.
-    """
-    import numpy as np
-
-    chain = list(pool.intervals.chain.kinds)
-    least = np.full((len(pool.num_chips), len(chain)), np.inf)
-    update = math.inf
-    for family in families:
-        for root in (family.root, family.root.single_stage()):
-            for kind in pool.kinds:
-                options = root.options(*kind)
-                if options is not None:
-                    chip_seconds = options.layer_time[chain] * (kind.tensor * pool.context / family.micro_batch_size)
-                    least[kind.group] = np.minimum(least[kind.group], chip_seconds)
-                    update = min(update, options.least_update)
-    used = [g for g, n in enumerate(pool.num_chips) if n and np.isfinite(least[g]).all()]
-    whole = least[used].sum(axis=1)
-    if not used or not whole.min() > 0:
-        return 0.0
-    weighted, chips = least[used] / whole[:, None], np.array([pool.num_chips[g] for g in used])
-    seconds = pool.problem.global_batch * weighted.min(axis=0).sum() / (chips / whole).sum()
-    return float(seconds + update) * (1 - 1e-9)
 
 
 def _single_stages(family: Family, costs: Floats, fewest: int) -> float:

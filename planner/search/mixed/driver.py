@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from planner.search.highs import SolverChoice
 from planner.search.intervals import Intervals
-from planner.search.mixed.bound import mix_bound, rate_bound
+from planner.search.mixed.bound import mix_bound
 from planner.search.mixed.exhaustive import Found, exhaust, is_small
 from planner.search.mixed.pricing import Box, Pricer, Question
 from planner.search.mixed.rounds import Rounds
@@ -25,6 +26,7 @@ _QUESTIONS, _MOST_QUESTIONS = 100_000, 2000
 """Relaxed pipelines that a bound may ask for at each context degree: so many over the layers, and at most."""
 _RANGES = (1, 2)
 """Numbers of pipelines from which a bound has tables of its own."""
+_HIGHS = SolverChoice()
 _FOREVER = 1e30
 """Seconds that no step needs."""
 _CLOSE = 1.25
@@ -62,18 +64,20 @@ def search_mixes(
     gap: float,
     should_stop: Callable[[], bool],
     hurry: Callable[[], bool] | None = None,
+    solver: SolverChoice = _HIGHS,
 ) -> MixedOutcome:
     """Look for a mix faster than the start, and bound all of them.
 
     hurry: says when no more mixes should be looked for, so that time is left for the bound; None: as `should_stop`.
 
     replicas: the numbers of pipelines to choose from; None: any.  gap: relative; mixes less than that much faster than
-    the best known may be missed, and the bound says so.
+    the best known may be missed, and the bound says so.  solver: of the master program.
     """
     found = Found(start.step_time, (), math.inf)
     bounds, context, small = [start.step_time], 1, True
     for degree in sorted({s.context_parallel for s in problem.settings if s.expert_parallel == 1}):
         pool = Pool(problem, Intervals(problem.chain), limits, degree)
+        pool.solver = solver
         before = found.step_time
         wanted = _numbers(pool, replicas)
         if wanted and is_small(pool):
@@ -86,8 +90,6 @@ def search_mixes(
             small = False
             prices = _improve(pool, wanted, found, start, hurry or should_stop)
             bounds.append(_bound(pool, wanted, found, prices, gap, should_stop))
-        if wanted:
-            bounds[-1] = max(bounds[-1], min(_least_rate(pool, wanted), found.step_time))
         context = degree if found.step_time < before else context
     statistics = {"mixes": found.mixes}
     bound = min([*bounds, found.step_time])
@@ -199,11 +201,6 @@ def _bound(
     return mix_bound(
         pool, [*_families(pool, wanted)], prices, goal, _QUESTIONS // pool.intervals.num_layers, should_stop
     )
-
-
-def _least_rate(pool: Pool, wanted: Sequence[int]) -> float:
-    """The bound that takes a moment: all chips busy."""
-    return rate_bound(pool, list({id(f): f for f, _, _ in _families(pool, wanted)}.values()))
 
 
 def _families(pool: Pool, wanted: Sequence[int]) -> Iterator[tuple[Family, int, int]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from planner.search.highs import solve_program
+from planner.search.highs import SolverChoice, solve_program
 
 if TYPE_CHECKING:
     from planner.search.mixed.columns import Column
@@ -13,9 +13,12 @@ if TYPE_CHECKING:
 __all__ = ["chip_prices", "most_sequences", "replica_counts"]
 
 _SECONDS = 10.0
+_HIGHS = SolverChoice()
 
 
-def chip_prices(columns: Sequence[Column], most: Sequence[int], chips: Sequence[int]) -> list[float] | None:
+def chip_prices(
+    columns: Sequence[Column], most: Sequence[int], chips: Sequence[int], solver: SolverChoice = _HIGHS
+) -> list[float] | None:
     """Prices of chips (sequences a step, one a group) at which no column runs more sequences than it costs, and all
     chips together cost least: the dual of the relaxed master.
 
@@ -31,7 +34,7 @@ def chip_prices(columns: Sequence[Column], most: Sequence[int], chips: Sequence[
         if m:
             paid = pulp.lpSum(n * p for n, p in zip(column.chips, price, strict=True) if n)
             lp += paid >= m * column.shape.micro_batch_size, f"paid__j{j}"
-    answer = solve_program(lp, time_limit_s=_SECONDS)
+    answer = solve_program(lp, time_limit_s=_SECONDS, solver=solver.name, log_path=solver.log)
     if answer.values is None:
         return None
     return [max(0.0, float(answer.values.get(p.name, 0.0))) for p in price]
@@ -48,6 +51,7 @@ def replica_counts(
     chips: Sequence[int],
     needed: frozenset[int],
     should_stop: Callable[[], bool],
+    solver: SolverChoice = _HIGHS,
 ) -> list[int] | None:
     """Replicas of every column, so that all run the most sequences; None when nothing is found.
 
@@ -67,7 +71,7 @@ def replica_counts(
         lp += pulp.lpSum(c.chips[g] * x for c, x in zip(columns, count, strict=True) if c.chips[g]) <= n, f"chips__g{g}"
         if g in needed:
             lp += pulp.lpSum(x for c, x in zip(columns, count, strict=True) if c.chips[g]) >= 1, f"needed__g{g}"
-    answer = solve_program(lp, time_limit_s=_SECONDS, should_stop=should_stop)
+    answer = solve_program(lp, time_limit_s=_SECONDS, should_stop=should_stop, solver=solver.name, log_path=solver.log)
     if answer.values is None:
         return None
     return [round(answer.values.get(x.name, 0.0)) for x in count]

@@ -111,12 +111,12 @@ class Rounds:
         columns, low, high = self._listed(), 0.5 * step_time, step_time
         while high - low > 2e-3 * high and not self.stop():
             middle = (low + high) / 2
-            prices = chip_prices(columns, self._within(columns, middle), self.pool.num_chips)
+            prices = chip_prices(columns, self._within(columns, middle), self.pool.num_chips, self.pool.solver)
             if prices is not None and most_sequences(prices, self.pool.num_chips) >= self.batch:
                 high = middle
             else:
                 low = middle
-        prices = chip_prices(columns, self._within(columns, high), self.pool.num_chips)
+        prices = chip_prices(columns, self._within(columns, high), self.pool.num_chips, self.pool.solver)
         if prices is not None and any(prices):
             self.prices = prices
         return high
@@ -142,7 +142,7 @@ class Rounds:
             key=lambda j: (self._cost(columns[j]) - most[j] * columns[j].shape.micro_batch_size, j),
         )[:_MOST_COLUMNS]
         chosen, at_most = [columns[j] for j in ranked], [most[j] for j in ranked]
-        counts = replica_counts(chosen, at_most, self.pool.num_chips, self.pool.limits.use, self.stop)
+        counts = replica_counts(chosen, at_most, self.pool.num_chips, self.pool.limits.use, self.stop, self.pool.solver)
         if counts is None:
             return False
         runs = [(c, x, m) for c, x, m in zip(chosen, counts, at_most, strict=True) if x]

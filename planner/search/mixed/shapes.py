@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from planner.cost.placement import Block, place_blocks
 from planner.cost.tables import Holder, Setting
 from planner.search.candidates import Limits, Root
+from planner.search.highs import SolverChoice
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf, Split
 from planner.search.splitting import choose_policies
@@ -182,6 +183,7 @@ class Pool:
 
     def __init__(self, problem: MixedProblem, intervals: Intervals, limits: Limits, context: int) -> None:
         self.problem, self.intervals, self.limits, self.context = problem, intervals, limits, context
+        self.solver = SolverChoice()
         self._families: dict[tuple[str, int, int, bool], Family] = {}
         self.micro_batch_sizes = [b for b in problem.micro_batch_sizes if b <= problem.global_batch]
         self.kinds: tuple[Kind, ...] = tuple(
