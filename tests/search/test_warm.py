@@ -17,9 +17,10 @@ from planner.spec import parse_cluster, parse_model
 from tests.plan.small import CLUSTER, MODEL, choice, edited, small_plan
 
 MIXED = MODEL + "constraints: {shapes: mixed}\n"
+ONE_SHAPE = MODEL + "constraints: {shapes: identical}\n"
 
 
-def result(cluster: str = CLUSTER, model: str = MODEL, **options: Any) -> SolveResult:
+def result(cluster: str = CLUSTER, model: str = ONE_SHAPE, **options: Any) -> SolveResult:
     return solve(parse_cluster(cluster, "c.yaml"), parse_model(model, "m.yaml"), SolveOptions(**options))
 
 
@@ -115,7 +116,7 @@ def test_after_half_of_the_time_the_search_goes_on_from_the_older_plan(
 def test_progress_has_a_plan_from_the_beginning() -> None:
     seen: list[Any] = []
     older = small_plan()
-    cluster, model = parse_cluster(CLUSTER, "c.yaml"), parse_model(MODEL, "m.yaml")
+    cluster, model = parse_cluster(CLUSTER, "c.yaml"), parse_model(ONE_SHAPE, "m.yaml")
     solve(cluster, model, SolveOptions(warm_start=older), seen.append)
     assert seen[0].incumbent_s == pytest.approx(older.certificate.objective)
     assert all(b.incumbent_s <= a.incumbent_s for a, b in itertools.pairwise(seen))
@@ -160,11 +161,11 @@ def with_stage(**changes: Any) -> Plan:
         (small_plan(), CLUSTER, MODEL + "constraints: {idle: [slow]}\n", "tensor parallel degree 2"),
         (small_plan(), CLUSTER, MODEL + "constraints: {order: [slow, fast]}\n", "`constraints:`"),
         (small_plan(), CLUSTER, MODEL + "constraints: {data_parallel: 4}\n", "2 replicas with micro-batches of 2"),
-        (edited(small_plan(), micro_batch_size=16), CLUSTER, MODEL, "2 replicas with micro-batches of 16"),
-        (edited(small_plan(), replicas=10**15), CLUSTER, MODEL, "1,000,000,000,000,000 replicas"),
-        (with_stage(tensor_parallel=3), CLUSTER, MODEL, "degree 3 on fast is not possible; possible is 1, 2, 4"),
-        (edited(small_plan(), schedule={"name": "gpipe"}), CLUSTER, MODEL, "schedule gpipe is not among 1f1b"),
-        (a_mix(), CLUSTER, MODEL, "constraints.shapes does not ask for mixes"),
+        (edited(small_plan(), micro_batch_size=16), CLUSTER, ONE_SHAPE, "2 replicas with micro-batches of 16"),
+        (edited(small_plan(), replicas=10**15), CLUSTER, ONE_SHAPE, "1,000,000,000,000,000 replicas"),
+        (with_stage(tensor_parallel=3), CLUSTER, ONE_SHAPE, "degree 3 on fast is not possible; possible is 1, 2, 4"),
+        (edited(small_plan(), schedule={"name": "gpipe"}), CLUSTER, ONE_SHAPE, "schedule gpipe is not among 1f1b"),
+        (a_mix(), CLUSTER, ONE_SHAPE, "constraints.shapes asks for one shape"),
         (a_mix(), CLUSTER.replace("nodes: 2", "nodes: 1"), MIXED, "uses 8 chips of slow, which has 4"),
         (a_mix(), CLUSTER, MIXED.replace("layers: 6", "layers: 7"), "its layers are not those of this model"),
         (a_mix(), CLUSTER, MIXED.replace("batch: 32", "batch: 30"), "32 sequences a step do not scale to 30"),
