@@ -12,7 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["BranchPath", "BranchRun", "BranchTimes", "branch_critical_path", "branch_step_time", "run_branches"]
+from planner.cost.recurrence import ChainTimes, step_time
+
+__all__ = [
+    "BranchPath",
+    "BranchRun",
+    "BranchTimes",
+    "branch_critical_path",
+    "branch_step_time",
+    "pairs_step_time",
+    "run_branches",
+]
 
 Pair = tuple[int, int]
 """(a, b), a < b: stage a feeds stage b."""
@@ -121,6 +131,16 @@ def _send(arrivals: list[float], ready: float, time: float) -> None:
 def branch_step_time(times: BranchTimes, in_flight: Sequence[int], micro_batches: int) -> float:
     """The step time alone, in the unit of `times`."""
     return run_branches(times, in_flight, micro_batches).step
+
+
+def pairs_step_time(times: BranchTimes, in_flight: Sequence[int], micro_batches: int) -> float:
+    """The same; by the recurrence of a chain where every stage feeds the next one and no other."""
+    pairs = [(s, s + 1) for s in range(times.num_stages - 1)]
+    if set(times.send_forward) != set(pairs):
+        return branch_step_time(times, in_flight, micro_batches)
+    forward, backward = [times.send_forward[p] for p in pairs], [times.send_backward[p] for p in pairs]
+    chain = ChainTimes(times.forward, times.backward, times.update, forward, backward)
+    return step_time(chain, in_flight, micro_batches)
 
 
 def branch_critical_path(times: BranchTimes, in_flight: Sequence[int], micro_batches: int) -> BranchPath:

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from planner.graph.layers import LayerGraph
     from planner.plan import Plan
     from planner.plan.assemble import PipelineChoice
+    from planner.search.leaf import Split
     from planner.spec import Cluster, ModelSpec
 
 __all__ = ["Progress", "SolveOptions", "SolveResult", "limits_of", "search_settings", "solve"]
@@ -100,6 +101,9 @@ def solve(
     problem = RelaxedProblem(cost, math.inf) if options.ignore_memory else cost
     begin = time.monotonic()
     with interruptible() as interrupted:
+        if cost.chain.tensors is not None:
+            branched = _in_any_order(cluster, model, problem, cost, options, settings, progress, interrupted)
+            return _result(cluster, model, graph, cost, options, settings, branched)
         outcome = search(problem, settings, _forward(progress), interrupted)
         mixes = why_identical(model, cost, settings.limits, options) is None
         if outcome.leaf is None and not (mixes and outcome.why_stopped == "exhausted"):
@@ -228,7 +232,7 @@ def _result(
         bound=found.bound,
         gap_asked=options.gap,
         why_stopped=found.why_stopped,
-        plan_space=_plan_space(cost, settings.limits, cluster, found.mixed),
+        plan_space=_plan_space(cost, settings.limits, cluster, found),
         objective=options.objective,
         solver=found.statistics,
         identical_bound=found.identical_bound,
@@ -259,6 +263,8 @@ class Found:
     statistics: dict[str, int]
     mixed: bool
     identical_bound: float | None = None
+    layer_order: str | None = None
+    """Orders of layers that the bound holds for, where the graph leaves a choice."""
 
 
 def _settled(
@@ -266,6 +272,13 @@ def _settled(
 ) -> Found:
     """The best plan of identical pipelines, ties settled."""
     from planner.search.choices import choice_of_leaf
+
+    assert outcome.leaf is not None
+    choice = choice_of_leaf(cost, outcome.leaf, _settled_split(options, outcome, interrupted, begin))
+    return Found((choice,), outcome.bound, outcome.why_stopped, outcome.statistics, mixed=False)
+
+
+def _settled_split(options: SolveOptions, outcome: Outcome, interrupted: Callable[[], bool], begin: float) -> Split:
     from planner.search.settle import settle
 
     leaf, split = outcome.leaf, outcome.split
@@ -273,8 +286,38 @@ def _settled(
     left = begin + options.time_limit_s - time.monotonic()
     if outcome.why_stopped == "gap" and left > 0:
         split = settle(leaf, split, outcome.step_time, time_limit_s=left, should_stop=interrupted)
-    choice = choice_of_leaf(cost, leaf, split)
-    return Found((choice,), outcome.bound, outcome.why_stopped, outcome.statistics, mixed=False)
+    return split
+
+
+def _in_any_order(
+    cluster: Cluster,
+    model: ModelSpec,
+    problem: MixedProblem,
+    cost: CostModel,
+    options: SolveOptions,
+    settings: SearchSettings,
+    progress: Callable[[Progress], None] | None,
+    interrupted: Callable[[], bool],
+) -> Found:
+    """The best plan of a model whose layers branch, first in the model's order, then over contiguous sets."""
+    from planner.search.any_order import SHARE_OF_TIME, search_any_order
+    from planner.search.choices import choice_of_sets
+
+    begin = time.monotonic()
+    first = replace(settings, time_limit_s=SHARE_OF_TIME * settings.time_limit_s)
+    outcome = search(problem, first, _forward(progress), interrupted)
+    split = None if outcome.leaf is None else _settled_split(options, outcome, interrupted, begin)
+    found = search_any_order(problem, settings, outcome, split, begin + settings.time_limit_s, interrupted)
+    if found.placed is None:
+        if outcome.why_stopped == "exhausted" and not math.isinf(found.bound):
+            raise NoPlanFoundError(
+                "no plan with the layers in the model's order fits, and none in another order was found",
+                "the first is proved, the second is not: the layers branch, and stages may hold other sets of them",
+                "give each stage more memory, or the search more time with --time-limit",
+            )
+        _raise_without_plan(cluster, model, options, outcome, interrupted)
+    choice = choice_of_sets(cost, found.placed)
+    return Found((choice,), found.bound, found.why_stopped, found.statistics, False, layer_order=found.layer_order)
 
 
 def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
@@ -285,6 +328,8 @@ def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: So
         return "the objective cost is searched over identical pipelines"
     if limits.stages or limits.order is not None or limits.layers_per_stage is not None or limits.fixed_order:
         return "stages, their order or their layers are pinned"
+    if cost.chain.tensors is not None:
+        return "layers that branch are searched over identical pipelines"
     if not cost.may_mix:
         return "ZeRO-2 and 3 and expert parallel groups need equal pipelines"
     return None
@@ -346,7 +391,7 @@ def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tu
     )
 
 
-def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster, mixed: bool) -> dict[str, Any]:
+def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster, found: Found) -> dict[str, Any]:
     """Each dimension of the space that the certificate speaks of."""
     names = [g.name for g in cluster.node_groups]
     space = dict(cost.space)
@@ -357,7 +402,7 @@ def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster, mixed: bool) 
         order = "the cluster file's"
     free = [n for g, n in enumerate(names) if g not in limits.idle and g not in limits.use]
     space |= {
-        "pipelines": _MIXED if mixed else _IDENTICAL,
+        "pipelines": _MIXED if found.mixed else _IDENTICAL,
         "group_order": order,
         "may_stay_idle": free,
         "must_stay_idle": [names[g] for g in sorted(limits.idle)],
@@ -368,7 +413,7 @@ def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster, mixed: bool) 
         "layers_per_stage": list(limits.layers_per_stage) if limits.layers_per_stage else "any contiguous split",
         "recompute_choice": "per stage, any number of layers of each kind",
     }
-    return space
+    return space if found.layer_order is None else space | {"layer_order": found.layer_order}
 
 
 @contextmanager
