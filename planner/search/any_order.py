@@ -7,10 +7,12 @@ finds is where the search over sets begins, and which of the two spaces the cert
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from planner.search.branching.ideals import ideals_of
 from planner.search.branching.placed import Placed
 from planner.search.branching.whole import WholeAnswer, search_sets
 from planner.search.branching.whole_bound import cost_bound, rate_bound
@@ -18,16 +20,29 @@ from planner.search.candidates import make_roots
 from planner.search.intervals import Intervals
 
 if TYPE_CHECKING:
-    from planner.cost.tables import Problem
+    from planner.cost.tables import Chain, Problem
     from planner.search.leaf import Leaf, Split
     from planner.search.outcome import Outcome, SearchSettings, WhyStopped
 
-__all__ = ["ANY_ORDER", "MODEL_ORDER", "SHARE_OF_TIME", "InAnyOrder", "search_any_order"]
+__all__ = ["ANY_ORDER", "MODEL_ORDER", "InAnyOrder", "search_any_order", "share_of_time"]
 
 ANY_ORDER = "every order that the graph allows: the layers of a stage are contiguous in the graph"
 MODEL_ORDER = "the model's own, every stage fed by the one before it"
-SHARE_OF_TIME = 0.5
-"""Of the time limit that the search over the model's order may take."""
+_SHARE, _LARGER_SHARE = 0.5, 0.85
+"""Of the time limit that the search over the model's order may take; the larger one where there is hardly another."""
+_SHORT_S = 5.0
+"""Seconds for the sets of such a model, where its own order is decided."""
+
+
+def leaves_no_choice(chain: Chain) -> bool:
+    """Whether the graph is nearly a chain: at most two sets of layers, closed under what feeds them, of every size."""
+    edges = sorted({(tensor.source, v) for tensor in chain.tensors or () for v in tensor.consumers})
+    return ideals_of(chain.num_layers, edges, 2 * (chain.num_layers + 1)) is not None
+
+
+def share_of_time(chain: Chain) -> float:
+    """Share of the time limit for the search over the model's order."""
+    return _LARGER_SHARE if leaves_no_choice(chain) else _SHARE
 
 
 @dataclass(frozen=True)
@@ -57,6 +72,8 @@ def search_any_order(
     """The best pipeline from here on. outcome: of the search over the model's order; split: its best, ties settled."""
     start = None if outcome.leaf is None or split is None else _placed(outcome.leaf, split)
     pinned = settings.limits.layers_per_stage is not None
+    if outcome.why_stopped == "gap" and leaves_no_choice(problem.chain):
+        deadline = min(deadline, time.monotonic() + _SHORT_S)
     if settings.price_per_chip_s is None and not pinned:
         answer = search_sets(problem, settings.limits, start, settings.gap, deadline, should_stop)
     else:

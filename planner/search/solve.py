@@ -300,11 +300,11 @@ def _in_any_order(
     interrupted: Callable[[], bool],
 ) -> Found:
     """The best plan of a model whose layers branch, first in the model's order, then over contiguous sets."""
-    from planner.search.any_order import SHARE_OF_TIME, search_any_order
+    from planner.search.any_order import search_any_order, share_of_time
     from planner.search.choices import choice_of_sets
 
     begin = time.monotonic()
-    first = replace(settings, time_limit_s=SHARE_OF_TIME * settings.time_limit_s)
+    first = replace(settings, time_limit_s=share_of_time(cost.chain) * settings.time_limit_s)
     outcome = search(problem, first, _forward(progress), interrupted)
     split = None if outcome.leaf is None else _settled_split(options, outcome, interrupted, begin)
     found = search_any_order(problem, settings, outcome, split, begin + settings.time_limit_s, interrupted)

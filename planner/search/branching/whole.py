@@ -1,7 +1,7 @@
 """Pipelines over contiguous sets of a branching graph: the best of every shape, and what none can beat.
 
-Roots, then their shapes, in the order of their bounds: placements of the busiest stage's dynamic programme, then the
-assignment program until a shape is decided. What is not decided keeps its bound.
+Roots in the order of their bounds, then their shapes: placements by the dynamic programme of the busiest stage, then
+the assignment program until a shape is decided. What is not decided keeps its bound.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from planner.search.tree import Order
 __all__ = ["WholeAnswer", "search_sets"]
 
 _MOST_SHAPES = 3000
-"""Of a root; one with more keeps its bound."""
+"""Of a root, which else keeps its bound; and of all roots before no more are looked at."""
 _MOST_BINARIES = 400
 """Layers x stages of an assignment program that is worth a try."""
 _FIRST_SHAPES = 40
@@ -69,13 +69,17 @@ def search_sets(
 
 @dataclass(order=True)
 class _Open:
-    """A root, or a shape of one, that may still hold something better."""
+    """A root, or a shape of one, that may still hold something better. seen: refined, or placed."""
 
     bound: float
     rank: int
     root: int
-    order: Order | None = field(default=None, compare=False)
-    refined: bool = field(default=False, compare=False)
+    order: Order = field(default=(), compare=False)
+    seen: bool = field(default=False, compare=False)
+
+    @property
+    def stages(self) -> int:
+        return sum(n for _, _, n in self.order)
 
 
 class _Search:
@@ -85,12 +89,12 @@ class _Search:
         self.roots = make_roots(problem, Intervals(problem.chain), limits)
         self.best, self.gap, self.out_of_time = start, gap, out_of_time
         self.statistics = {"set_shapes": 0, "set_programs": 0}
-        self.open = [_Open(quick_bound(root), i, i) for i, root in enumerate(self.roots)]
-        heapq.heapify(self.open)
-        self.undecided: list[float] = []
-        self.decided = math.inf
+        self.roots_open = [_Open(quick_bound(root), i, i) for i, root in enumerate(self.roots)]
+        heapq.heapify(self.roots_open)
+        self.shapes: list[_Open] = []
+        self.closed = math.inf
+        """The least bound of what need not be looked at any more."""
         self._ways: dict[int, Ways] = {}
-        self._ranks = len(self.roots)
 
     @property
     def goal(self) -> float:
@@ -98,7 +102,7 @@ class _Search:
         return math.inf if self.best is None else self.best.step_time * (1 - self.gap)
 
     def bound(self) -> float:
-        return min([self.decided, *self.undecided, *(item.bound for item in self.open)])
+        return min([self.closed, *(item.bound for item in (*self.roots_open, *self.shapes))])
 
     def offer(self, leaf: Leaf, stage_of: Sequence[int] | None) -> None:
         placed = None if stage_of is None else judge(leaf, stage_of)
@@ -108,27 +112,20 @@ class _Search:
             self.best = placed
 
     def run(self, deadline: float) -> None:
+        """Placements of the most promising shapes first; then small shapes first, all of them must be decided."""
         if self.best is not None:
             self.place_around(self.best.leaf)
-        placed: list[_Open] = []
-        while not self.out_of_time():
-            nothing_new = not self.open or self.open[0].bound >= self.goal
-            if placed and (nothing_new or len(placed) >= _FIRST_SHAPES):
-                for item in placed:
-                    heapq.heappush(self.open, item)
-                placed.clear()
-            elif nothing_new:
+        while self.roots_open and self.roots_open[0].bound < self.goal and not self.out_of_time():
+            if len(self.shapes) > _MOST_SHAPES:
                 break
-            else:
-                item = heapq.heappop(self.open)
-                if item.order is None:
-                    self.expand(item)
-                elif not item.refined and self.statistics["set_shapes"] < _FIRST_SHAPES:
-                    self.place(item)
-                    placed.append(item)
-                else:
-                    self.decide(item, deadline)
-        self.open += placed
+            self.expand(heapq.heappop(self.roots_open))
+        for item in sorted(self.shapes)[:_FIRST_SHAPES]:
+            if item.bound < self.goal and not self.out_of_time():
+                self.place(item)
+        self.shapes.sort(key=lambda item: (item.stages, item.bound, item.rank))
+        for item in self.shapes:
+            if item.bound < self.goal and not self.out_of_time():
+                self.decide(item, deadline)
 
     def place_around(self, leaf: Leaf) -> None:
         """Sets for the best shape, and for the same one with its groups in other orders."""
@@ -140,23 +137,22 @@ class _Search:
             self.best = polish_sets(self.best)
 
     def expand(self, item: _Open) -> None:
-        """A sharper bound of a root, then its shapes."""
+        """A sharper bound of a root; the next time its shapes."""
         root = self.roots[item.root]
-        if not item.refined:
+        if not item.seen:
             bound = max(item.bound, rate_bound(root, 5.0))
-            heapq.heappush(self.open, _Open(bound, item.rank, item.root, refined=True))
+            heapq.heappush(self.roots_open, _Open(bound, item.rank, item.root, seen=True))
             return
-        shapes = [*islice(shapes_of_root(root), _MOST_SHAPES + 1)]
-        if len(shapes) > _MOST_SHAPES:
-            self.undecided.append(item.bound)
+        orders = [*islice(shapes_of_root(root), _MOST_SHAPES + 1)]
+        if len(orders) > _MOST_SHAPES:
+            self.closed = min(self.closed, item.bound)
             return
-        for order in shapes:
-            self._ranks += 1
+        for order in orders:
+            if self.out_of_time():
+                self.closed = min(self.closed, item.bound)
+                return
             bound = max(item.bound, self.bound_of(root, item.root, order))
-            if bound < self.goal:
-                heapq.heappush(self.open, _Open(bound, self._ranks, item.root, order))
-            else:
-                self.decided = min(self.decided, bound)
+            self.shapes.append(_Open(bound, len(self.shapes), item.root, order))
 
     def bound_of(self, root: Root, index: int, order: Order) -> float:
         if sum(n for _, _, n in order) == 1:
@@ -167,8 +163,7 @@ class _Search:
 
     def place(self, item: _Open) -> None:
         """A quick placement of a shape."""
-        assert item.order is not None
-        item.refined = True
+        item.seen = True
         self.statistics["set_shapes"] += 1
         leaf = Leaf(self.roots[item.root], item.order)
         if leaf.num_stages == 1:
@@ -176,23 +171,19 @@ class _Search:
             return
         found = least_busiest_stage(pipeline_problem(leaf))
         item.bound = max(item.bound, found.bound_s)
-        self.offer(leaf, found.stage_of)
+        if item.bound < self.goal:
+            self.offer(leaf, found.stage_of)
 
     def decide(self, item: _Open, deadline: float) -> None:
-        """The assignment program of a shape, where it is not too large."""
-        assert item.order is not None
-        if not item.refined:
+        """The assignment program of a shape, where it is not too large, until its bound reaches the goal."""
+        if not item.seen:
             self.place(item)
         leaf = Leaf(self.roots[item.root], item.order)
-        layers, bound, before = leaf.root.intervals.num_layers, item.bound, -1.0
-        small = leaf.num_stages > 1 and layers * leaf.num_stages <= _MOST_BINARIES
-        while small and bound < self.goal and before != self.goal and not self.out_of_time():
+        before = -1.0
+        small = 1 < leaf.num_stages <= _MOST_BINARIES // leaf.root.intervals.num_layers
+        while small and item.bound < self.goal and before != self.goal and not self.out_of_time():
             before = self.goal
-            bound = max(bound, self.solve(leaf, deadline))
-        if bound >= self.goal:
-            self.decided = min(self.decided, bound)
-        else:
-            self.undecided.append(bound)
+            item.bound = max(item.bound, self.solve(leaf, deadline))
 
     def solve(self, leaf: Leaf, deadline: float) -> float:
         """The assignment program below the best plan so far; the bound that it proves."""
