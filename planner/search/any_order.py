@@ -9,15 +9,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from planner.cost.crossings import sent_elements
+from planner.errors import NoPlanFoundError
 from planner.search.branching.ideals import ideals_of
 from planner.search.branching.placed import Placed
 from planner.search.branching.whole import WholeAnswer, search_sets
 from planner.search.branching.whole_bound import cost_bound, rate_bound
 from planner.search.candidates import make_roots
+from planner.search.driver import search
 from planner.search.intervals import Intervals
+from planner.search.outcome import SearchProgress
 
 if TYPE_CHECKING:
     from planner.cost.tables import Chain, Problem
@@ -47,14 +51,9 @@ def share_of_time(chain: Chain) -> float:
 
 @dataclass(frozen=True)
 class InAnyOrder:
-    """placed: the best pipeline; None: none was found (bound inf: proved that there is none).
+    """placed: the best pipeline.  bound: of the objective, for the space that `layer_order` describes."""
 
-    own_order: whether it is the one given, layers in the model's order.  bound: of the objective, for the space that
-    `layer_order` describes.
-    """
-
-    placed: Placed | None
-    own_order: bool
+    placed: Placed
     bound: float
     layer_order: str
     why_stopped: WhyStopped
@@ -64,33 +63,75 @@ class InAnyOrder:
 def search_any_order(
     problem: Problem,
     settings: SearchSettings,
-    outcome: Outcome,
-    split: Split | None,
-    deadline: float,
+    settled: Callable[[Outcome], Split],
+    progress: Callable[[SearchProgress], None] | None,
     should_stop: Callable[[], bool],
-) -> InAnyOrder:
-    """The best pipeline from here on. outcome: of the search over the model's order; split: its best, ties settled."""
-    start = None if outcome.leaf is None or split is None else _placed(outcome.leaf, split)
-    pinned = settings.limits.layers_per_stage is not None
+) -> tuple[Outcome, InAnyOrder | None]:
+    """The outcome of the search over the model's order, and the best pipeline of all; None: none was found.
+
+    settled: the best split of an outcome, ties settled.  Raises NoPlanFoundError where it is proved that no plan in the
+    model's order fits, and stays open whether another does.
+    """
+    begin = time.monotonic()
+    deadline = begin + settings.time_limit_s
+    share = share_of_time(problem.chain)
+    outcome = search(problem, replace(settings, time_limit_s=share * settings.time_limit_s), progress, should_stop)
+    leaf, split = outcome.leaf, None if outcome.leaf is None else settled(outcome)
+    start = None if leaf is None or split is None else _placed(leaf, split)
     if outcome.why_stopped == "gap" and leaves_no_choice(problem.chain):
         deadline = min(deadline, time.monotonic() + _SHORT_S)
-    if settings.price_per_chip_s is None and not pinned:
-        answer = search_sets(problem, settings.limits, start, settings.gap, deadline, should_stop)
+    if settings.price_per_chip_s is not None or settings.limits.layers_per_stage is not None:
+        answer = WholeAnswer(start, _least_bound(problem, settings), {}, outcome.why_stopped != "time")
     else:
-        answer = WholeAnswer(start, _least_bound(problem, settings), {})
+        report = _reported(progress, outcome, begin)
+        answer = search_sets(problem, settings.limits, start, settings.gap, deadline, should_stop, report)
+    if answer.placed is None:
+        if outcome.why_stopped == "exhausted" and not math.isinf(answer.bound):
+            raise _unproved()
+        return outcome, None
+    return outcome, _concluded(settings, outcome, answer, start is answer.placed and _feeds(answer.placed), should_stop)
+
+
+def _concluded(
+    settings: SearchSettings, outcome: Outcome, answer: WholeAnswer, in_order: bool, should_stop: Callable[[], bool]
+) -> InAnyOrder:
+    """Which space the certificate speaks of: all orders where their bound is close enough or no worse.
+
+    in_order: the plan is the best of the search over the model's order, and every stage of it feeds the next one.
+    """
     placed, statistics = answer.placed, {**outcome.statistics, **answer.statistics}
-    if placed is None or start is None:
-        why: WhyStopped = "exhausted" if math.isinf(answer.bound) else _why(outcome, should_stop)
-        if placed is not None and _closed(placed.step_time, answer.bound, settings.gap):
-            why = "gap"
-        return InAnyOrder(placed, False, answer.bound, ANY_ORDER, why, statistics)
-    objective = outcome.objective / outcome.step_time * placed.step_time
-    own = placed is start
-    if _closed(objective, answer.bound, settings.gap):
-        return InAnyOrder(placed, own, answer.bound, ANY_ORDER, "gap", statistics)
-    if own and _feeds(outcome.leaf, split) and answer.bound < outcome.bound:
-        return InAnyOrder(placed, own, outcome.bound, MODEL_ORDER, outcome.why_stopped, statistics)
-    return InAnyOrder(placed, own, answer.bound, ANY_ORDER, _why(outcome, should_stop), statistics)
+    assert placed is not None
+    weight = outcome.objective / outcome.step_time if outcome.leaf is not None else 1.0
+    objective = weight * placed.step_time
+    if objective - answer.bound <= max(settings.gap, 1e-6) * objective * (1 + 1e-6):
+        return InAnyOrder(placed, answer.bound, ANY_ORDER, "gap", statistics)
+    if in_order and answer.bound < outcome.bound:
+        return InAnyOrder(placed, outcome.bound, MODEL_ORDER, outcome.why_stopped, statistics)
+    why: WhyStopped = "interrupted" if should_stop() else ("exhausted" if answer.in_time else "time")
+    return InAnyOrder(placed, answer.bound, ANY_ORDER, why, statistics)
+
+
+def _unproved() -> NoPlanFoundError:
+    return NoPlanFoundError(
+        "no plan with the layers in the model's order fits, and none in another order was found",
+        "the first is proved, the second is not: the layers branch, and stages may hold other sets of them",
+        "give each stage more memory, or the search more time with --time-limit",
+    )
+
+
+def _reported(
+    progress: Callable[[SearchProgress], None] | None, outcome: Outcome, begin: float
+) -> Callable[[int, int, float, float], None]:
+    """Progress of the search over sets, after what the first search has counted."""
+
+    def report(shapes: int, programs: int, found: float, bound: float) -> None:
+        if progress is not None:
+            done = outcome.statistics
+            counts = done["leaves"] + shapes, done["programs"] + programs
+            best, proved = (x if math.isfinite(x) else None for x in (found, bound))
+            progress(SearchProgress(*counts, best, proved, time.monotonic() - begin))
+
+    return report
 
 
 def _placed(leaf: Leaf, split: Split) -> Placed:
@@ -99,21 +140,10 @@ def _placed(leaf: Leaf, split: Split) -> Placed:
     return Placed(leaf, tuple(stage_of), split.policies, step)
 
 
-def _feeds(leaf: Leaf | None, split: Split | None) -> bool:
+def _feeds(placed: Placed) -> bool:
     """Whether every stage sends something to the next one."""
-    assert leaf is not None and split is not None
-    sent = leaf.sent(split.ends)
-    return all((s, s + 1) in sent for s in range(leaf.num_stages - 1))
-
-
-def _closed(objective: float, bound: float, gap: float) -> bool:
-    return objective - bound <= max(gap, 1e-6) * objective * (1 + 1e-6)
-
-
-def _why(outcome: Outcome, should_stop: Callable[[], bool]) -> WhyStopped:
-    if should_stop():
-        return "interrupted"
-    return "time" if outcome.why_stopped in ("time", "gap") else outcome.why_stopped
+    sent = sent_elements(placed.leaf.tensors or (), placed.stage_of)
+    return all((s, s + 1) in sent for s in range(placed.leaf.num_stages - 1))
 
 
 def _least_bound(problem: Problem, settings: SearchSettings) -> float:

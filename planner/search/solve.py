@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
@@ -102,8 +102,10 @@ def solve(
     begin = time.monotonic()
     with interruptible() as interrupted:
         if cost.chain.tensors is not None:
-            branched = _in_any_order(cluster, model, problem, cost, options, settings, progress, interrupted)
-            return _result(cluster, model, graph, cost, options, settings, branched)
+            outcome, found = _in_any_order(problem, cost, options, settings, progress, interrupted)
+            if found is None:
+                _raise_without_plan(cluster, model, options, outcome, interrupted)
+            return _result(cluster, model, graph, cost, options, settings, found)
         outcome = search(problem, settings, _forward(progress), interrupted)
         mixes = why_identical(model, cost, settings.limits, options) is None
         if outcome.leaf is None and not (mixes and outcome.why_stopped == "exhausted"):
@@ -290,34 +292,27 @@ def _settled_split(options: SolveOptions, outcome: Outcome, interrupted: Callabl
 
 
 def _in_any_order(
-    cluster: Cluster,
-    model: ModelSpec,
     problem: MixedProblem,
     cost: CostModel,
     options: SolveOptions,
     settings: SearchSettings,
     progress: Callable[[Progress], None] | None,
     interrupted: Callable[[], bool],
-) -> Found:
-    """The best plan of a model whose layers branch, first in the model's order, then over contiguous sets."""
-    from planner.search.any_order import search_any_order, share_of_time
+) -> tuple[Outcome, Found | None]:
+    """The best plan of a model whose layers branch; None when none was found: the outcome says why."""
+    from planner.search.any_order import search_any_order
     from planner.search.choices import choice_of_sets
 
     begin = time.monotonic()
-    first = replace(settings, time_limit_s=share_of_time(cost.chain) * settings.time_limit_s)
-    outcome = search(problem, first, _forward(progress), interrupted)
-    split = None if outcome.leaf is None else _settled_split(options, outcome, interrupted, begin)
-    found = search_any_order(problem, settings, outcome, split, begin + settings.time_limit_s, interrupted)
-    if found.placed is None:
-        if outcome.why_stopped == "exhausted" and not math.isinf(found.bound):
-            raise NoPlanFoundError(
-                "no plan with the layers in the model's order fits, and none in another order was found",
-                "the first is proved, the second is not: the layers branch, and stages may hold other sets of them",
-                "give each stage more memory, or the search more time with --time-limit",
-            )
-        _raise_without_plan(cluster, model, options, outcome, interrupted)
-    choice = choice_of_sets(cost, found.placed)
-    return Found((choice,), found.bound, found.why_stopped, found.statistics, False, layer_order=found.layer_order)
+
+    def settled(outcome: Outcome) -> Split:
+        return _settled_split(options, outcome, interrupted, begin)
+
+    outcome, best = search_any_order(problem, settings, settled, _forward(progress), interrupted)
+    if best is None:
+        return outcome, None
+    choice = choice_of_sets(cost, best.placed)
+    return outcome, Found((choice,), best.bound, best.why_stopped, best.statistics, False, layer_order=best.layer_order)
 
 
 def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
@@ -413,7 +408,9 @@ def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster, found: Found)
         "layers_per_stage": list(limits.layers_per_stage) if limits.layers_per_stage else "any contiguous split",
         "recompute_choice": "per stage, any number of layers of each kind",
     }
-    return space if found.layer_order is None else space | {"layer_order": found.layer_order}
+    if found.layer_order is not None:
+        space["layer_order"] = found.layer_order
+    return space
 
 
 @contextmanager

@@ -45,11 +45,13 @@ class WholeAnswer:
     """placed: the best found, at least as good as the one given; None without one.
 
     bound: no pipeline over contiguous sets is faster, of any shape; inf when it is proved that none fits.
+    in_time: whether everything was tried that is tried at all.
     """
 
     placed: Placed | None
     bound: float
     statistics: dict[str, int]
+    in_time: bool
 
 
 def search_sets(
@@ -59,12 +61,17 @@ def search_sets(
     gap: float,
     deadline: float,
     should_stop: Callable[[], bool] = lambda: False,
+    report: Callable[[int, int, float, float], None] = lambda *_: None,
 ) -> WholeAnswer:
-    """Look for better pipelines than `start`, and prove how good the best one is. deadline: of time.monotonic()."""
+    """Look for better pipelines than `start`, and prove how good the best one is. deadline: of time.monotonic().
+
+    report: is told shapes placed, programs solved, the best step time and the bound (inf for none).
+    """
     search = _Search(problem, limits, start, max(gap, _LEAST_GAP), lambda: should_stop() or time.monotonic() > deadline)
+    search.report = report
     search.run(deadline)
     found = math.inf if search.best is None else search.best.step_time
-    return WholeAnswer(search.best, min(search.bound(), found), search.statistics)
+    return WholeAnswer(search.best, min(search.bound(), found), search.statistics, not search.out_of_time())
 
 
 @dataclass(order=True)
@@ -94,6 +101,7 @@ class _Search:
         self.shapes: list[_Open] = []
         self.closed = math.inf
         """The least bound of what need not be looked at any more."""
+        self.report: Callable[[int, int, float, float], None] = lambda *_: None
         self._ways: dict[int, Ways] = {}
 
     @property
@@ -126,6 +134,9 @@ class _Search:
         for item in self.shapes:
             if item.bound < self.goal and not self.out_of_time():
                 self.decide(item, deadline)
+                found = math.inf if self.best is None else self.best.step_time
+                done = self.statistics["set_shapes"], self.statistics["set_programs"]
+                self.report(*done, found, min(found, self.bound()))
 
     def place_around(self, leaf: Leaf) -> None:
         """Sets for the best shape, and for the same one with its groups in other orders."""
