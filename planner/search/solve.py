@@ -410,6 +410,8 @@ def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster, found: Found)
     }
     if found.layer_order is not None:
         space["layer_order"] = found.layer_order
+        if not limits.layers_per_stage:
+            space["layers_per_stage"] = "any contiguous sets, as layer_order says"
     return space
 
 
