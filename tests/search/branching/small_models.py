@@ -18,7 +18,7 @@ from planner.graph import build_graph
 from planner.spec import Cluster, ModelSpec, parse_cluster, parse_model
 from tests.search.branching.test_branching_recurrence import step_by_longest_path
 
-__all__ = ["best_by_exhaustion", "random_inputs"]
+__all__ = ["all_plans", "best_by_exhaustion", "random_inputs"]
 
 CHIP = (
     "{{memory: {memory} GiB, peak: {{bf16: 100 TFLOPS}}, memory_bandwidth: 1 TB/s, chips_per_node: {chips},"
@@ -75,14 +75,18 @@ def best_by_exhaustion(cluster: Cluster, model: ModelSpec) -> float:
     recompute that fits; inf when nothing fits.
     """
     best = math.inf
-    for times, held, m in _all_plans(cluster, model):
+    for times, held, m, _ in all_plans(cluster, model):
         busy = zip(times.forward, times.backward, times.update, strict=True)
         if max(m * (forward + backward) + update for forward, backward, update in busy) < best:
             best = min(best, step_by_longest_path(times, held, m))
     return best
 
 
-def _all_plans(cluster: Cluster, model: ModelSpec) -> Iterator[tuple[BranchTimes, tuple[int, ...], int]]:
+Timed = tuple[BranchTimes, tuple[int, ...], int, tuple[int, ...]]
+"""Times, micro-batches in flight, their number, and the stage of each layer."""
+
+
+def all_plans(cluster: Cluster, model: ModelSpec) -> Iterator[Timed]:
     graph = build_graph(model)
     cost = CostModel(cluster, model, graph)
     position = {layer.name: i for i, layer in enumerate(graph.layers)}
@@ -117,7 +121,7 @@ def _times(
     shape: tuple[int, ...],
     stage_of: tuple[int, ...],
     sizes: dict[tuple[int, int], float],
-) -> Iterator[tuple[BranchTimes, tuple[int, ...], int]]:
+) -> Iterator[Timed]:
     p = len(shape)
     own = Setting(setting.micro_batch_size, setting.data_parallel, single_stage=p == 1)
     m = cost.global_batch // (own.micro_batch_size * own.data_parallel)
@@ -139,7 +143,7 @@ def _times(
         there[a, b], back[a, b] = _transfer(cost, own, shape, a, b, sum(sent[a, b].values()))
     for chosen in product(*seconds):
         forward, backward, update = ([own[i] for own in chosen] for i in range(3))
-        yield BranchTimes(forward, backward, update, there, back), held, m
+        yield BranchTimes(forward, backward, update, there, back), held, m, stage_of
 
 
 def _received(sent: dict[tuple[int, int], dict[tuple[int, float], float]], s: int, setting: Setting) -> float:

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from planner.cost.model import CostModel
-from planner.errors import DplanError
+from planner.errors import DplanError, InfeasibleError
 from planner.graph import build_graph
 from planner.plan import check_plan
 from planner.plan.schema import Plan
@@ -15,7 +15,8 @@ from planner.search.any_order import ANY_ORDER, MODEL_ORDER
 from planner.search.driver import search
 from planner.search.solve import SolveOptions, search_settings, solve
 from planner.spec import Cluster, ModelSpec, parse_cluster, parse_model
-from tests.search.branching.small_models import best_by_exhaustion, random_inputs
+from tests.search.branching.small_models import all_plans, best_by_exhaustion, random_inputs
+from tests.search.branching.test_branching_recurrence import step_by_longest_path
 
 EXACT = SolveOptions(gap=0.0, time_limit_s=60)
 
@@ -143,6 +144,59 @@ constraints: {{pipeline_parallel: 2}}
     plan = solved(parse_cluster(CLUSTER, "c.yaml"), parse_model(text, "m.yaml"), SolveOptions(gap=0.02))
     assert plan.certificate.plan_space["layer_order"] in (MODEL_ORDER, ANY_ORDER)
     assert plan.certificate.gap <= 0.02
+
+
+def test_the_bound_of_the_models_order_holds_for_stages_that_each_feed_the_next() -> None:
+    for seed in range(500, 512):
+        cluster, model = random_inputs(seed, layers=7)
+        graph = build_graph(model)
+        if graph.is_chain:
+            continue
+        cost = CostModel(cluster, model, graph)
+        outcome = search(cost, search_settings(cluster, model, cost, EXACT))
+        best = math.inf
+        for times, held, m, stage_of in all_plans(cluster, model):
+            neighbours = {(s, s + 1) for s in range(times.num_stages - 1)}
+            if list(stage_of) == sorted(stage_of) and neighbours <= set(times.send_forward):
+                best = min(best, step_by_longest_path(times, held, m))
+        assert outcome.bound <= best * (1 + 1e-9), seed
+        assert outcome.step_time <= best * (1 + 2e-3) or outcome.why_stopped != "gap", seed
+
+
+HEAVY = """
+name: heavy
+model:
+  graph:
+    nodes:
+      - {name: a, parameters: 716000000, forward_flops: 1 GFLOP, saved: 1 MB, output: 1 MB}
+      - {name: b, parameters: 716000000, forward_flops: 1 GFLOP, saved: 1 MB, output: 1 MB}
+      - {name: after-a, parameters: 119000000, forward_flops: 1 GFLOP, saved: 1 MB, output: 1 MB}
+      - {name: after-b, parameters: 119000000, forward_flops: 1 GFLOP, saved: 1 MB, output: 1 MB}
+    edges: [{source: a, target: after-a}, {source: b, target: after-b}]
+training: {sequence_length: 8, global_batch: 4, micro_batch_sizes: [1], recompute: [none]}
+"""
+
+
+def test_sets_fit_where_no_piece_of_the_models_order_does() -> None:
+    # 12 and 2 GiB a layer with its optimizer states, 15 usable: in order one stage would hold 12 + 2 + 2
+    cluster, model = parse_cluster(CLUSTER, "c.yaml"), parse_model(HEAVY, "heavy.yaml")
+    assert in_own_order(cluster, model) == math.inf
+    stages = solved(cluster, model).pipelines[0].stages
+    assert sorted(stage.layers for stage in stages) == [("a", "after-a"), ("b", "after-b")]
+
+
+def test_a_proof_that_nothing_fits_covers_sets_too() -> None:
+    heavier = HEAVY.replace("716000000", "860000000")
+    with pytest.raises(InfeasibleError):
+        solve(parse_cluster(CLUSTER, "c.yaml"), parse_model(heavier, "heavy.yaml"), EXACT)
+
+
+def test_least_cost_is_searched_in_the_models_order() -> None:
+    priced = parse_cluster(CLUSTER + "prices: {quick: 2 USD/h, steady: 1 USD/h}\n", "c.yaml")
+    plan = solved(priced, towers(), SolveOptions(objective="cost", gap=0.0))
+    placed = [name for stage in plan.pipelines[0].stages for name in stage.layers]
+    assert placed == ["see.0", "read.0", "see.1", "read.1", "join"]
+    assert 0 < plan.certificate.bound <= plan.certificate.objective
 
 
 def test_pinned_layers_keep_the_models_order() -> None:
