@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from planner.cost.branching_long import long_step_time
+from planner.cost.crossings import Pair
 from planner.cost.recurrence import ChainTimes, step_time
 
 __all__ = [
@@ -24,8 +26,8 @@ __all__ = [
     "run_branches",
 ]
 
-Pair = tuple[int, int]
-"""(a, b), a < b: stage a feeds stage b."""
+_MANY_MICRO_BATCHES = 200
+"""From here on `branch_step_time` looks for what repeats."""
 
 
 @dataclass(frozen=True)
@@ -129,8 +131,11 @@ def _send(arrivals: list[float], ready: float, time: float) -> None:
 
 
 def branch_step_time(times: BranchTimes, in_flight: Sequence[int], micro_batches: int) -> float:
-    """The step time alone, in the unit of `times`."""
-    return run_branches(times, in_flight, micro_batches).step
+    """The step time alone, in the unit of `times`; with many micro-batches in a time that does not grow with them."""
+    if micro_batches <= _MANY_MICRO_BATCHES or min(in_flight) >= micro_batches:
+        return run_branches(times, in_flight, micro_batches).step
+    sends = times.send_forward, times.send_backward
+    return long_step_time(times.forward, times.backward, times.update, *sends, in_flight, micro_batches)
 
 
 def pairs_step_time(times: BranchTimes, in_flight: Sequence[int], micro_batches: int) -> float:

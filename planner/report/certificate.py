@@ -28,6 +28,9 @@ def certificate_section(certificate: Certificate) -> Iterator[RenderableType]:
     gap = format_percent(certificate.gap, 2)
     yield indented(Text(f"{step}{objective}, proved lower bound {bound}: gap {gap}"))
     yield indented(Text(_verdict(certificate)))
+    order = certificate.plan_space.get("layer_order")
+    if order is not None:
+        yield indented(Text(f"order of the layers: {order}"))
     if certificate.identical_bound is not None:
         yield indented(Text(_among_identical(certificate, certificate.identical_bound)))
 

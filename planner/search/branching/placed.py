@@ -22,6 +22,8 @@ __all__ = ["Placed", "judge", "pipeline_problem", "polish_sets"]
 
 _MOST_ACTIONS = 400_000
 """Actions that all tries of one call may run; a try runs every action of a step."""
+_MANY_MICRO_BATCHES = 200
+"""More of them take no longer (`branch_step_time`)."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +108,7 @@ def _of_layers(kinds: list[int], per_kind: Floats) -> tuple[float, ...]:
 def polish_sets(placed: Placed) -> Placed:
     """Single layers moved to other stages while that makes the step shorter."""
     leaf = placed.leaf
-    left = _MOST_ACTIONS // max(1, 2 * leaf.num_stages * leaf.micro_batches)
+    left = _MOST_ACTIONS // (2 * leaf.num_stages * min(leaf.micro_batches, _MANY_MICRO_BATCHES))
     improved = True
     while improved:
         improved = False

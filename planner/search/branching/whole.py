@@ -96,7 +96,9 @@ class _Search:
         self.roots = make_roots(problem, Intervals(problem.chain), limits)
         self.best, self.gap, self.out_of_time = start, gap, out_of_time
         self.statistics = {"set_shapes": 0, "set_programs": 0}
-        self.roots_open = [_Open(quick_bound(root), i, i) for i, root in enumerate(self.roots)]
+        self.roots_open = [
+            _Open(0.0 if out_of_time() else quick_bound(root), i, i) for i, root in enumerate(self.roots)
+        ]
         heapq.heapify(self.roots_open)
         self.shapes: list[_Open] = []
         self.closed = math.inf
