@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -105,7 +105,7 @@ def _of_layers(kinds: list[int], per_kind: Floats) -> tuple[float, ...]:
     return tuple(float(x) for x in per_kind[kinds])
 
 
-def polish_sets(placed: Placed) -> Placed:
+def polish_sets(placed: Placed, should_stop: Callable[[], bool] = lambda: False) -> Placed:
     """Single layers moved to other stages while that makes the step shorter."""
     leaf = placed.leaf
     left = _MOST_ACTIONS // (2 * leaf.num_stages * min(leaf.micro_batches, _MANY_MICRO_BATCHES))
@@ -114,7 +114,7 @@ def polish_sets(placed: Placed) -> Placed:
         improved = False
         for stage_of in _moves(placed):
             left -= 1
-            if left < 0:
+            if left < 0 or should_stop():
                 return placed
             other = judge(leaf, stage_of)
             if other is not None and other.step_time < placed.step_time * (1 - 1e-9):

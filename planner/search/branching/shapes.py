@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import permutations
+from itertools import islice, permutations
 
 from planner.search.candidates import Root
 from planner.search.improve import in_space
 from planner.search.tree import Order
 
-__all__ = ["shapes_of_root"]
+__all__ = ["neighbours", "shapes_of_root"]
+
+_MOST_ORDERS = 24
 
 
 def shapes_of_root(root: Root) -> Iterator[Order]:
@@ -18,6 +20,16 @@ def shapes_of_root(root: Root) -> Iterator[Order]:
         for order in permutations(chosen):
             if order and in_space(root, order):
                 yield order
+
+
+def neighbours(order: Order) -> Iterator[Order]:
+    """The shape itself, its groups in other orders, and one stage more or less of a group."""
+    yield from islice(permutations(order), _MOST_ORDERS)
+    for at, (g, t, n) in enumerate(order):
+        for count in (n - 1, n + 1):
+            other = tuple(block for block in (*order[:at], (g, t, count), *order[at + 1 :]) if block[2])
+            if other:
+                yield other
 
 
 def _choices(root: Root, g: int, left: int) -> Iterator[Order]:

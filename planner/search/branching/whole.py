@@ -11,13 +11,13 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice, permutations
+from itertools import islice
 
 from planner.cost.tables import Problem
 from planner.search.branching.pipeline_ideals import least_busiest_stage
 from planner.search.branching.pipeline_solve import solve_pipeline
 from planner.search.branching.placed import Placed, judge, pipeline_problem, polish_sets
-from planner.search.branching.shapes import shapes_of_root
+from planner.search.branching.shapes import neighbours, shapes_of_root
 from planner.search.branching.whole_bound import Ways, quick_bound, rate_bound, shape_bound, ways_of
 from planner.search.candidates import Limits, Root, make_roots
 from planner.search.improve import in_space
@@ -34,7 +34,8 @@ _MOST_BINARIES = 400
 """Layers x stages of an assignment program that is worth a try."""
 _FIRST_SHAPES = 40
 """That are placed before any is decided."""
-_MOST_ORDERS = 24
+_NEARLY, _NEARLY_AROUND = 1.1, 1.5
+"""Times the best step: placements up to there are worth moving single layers; more around the best plan."""
 _LEAST_GAP = 1e-6
 _ROUNDING = 2e-7
 """More than what the program's limit is rounded down by, so that a proof reaches the goal."""
@@ -114,22 +115,21 @@ class _Search:
     def bound(self) -> float:
         return min([self.closed, *(item.bound for item in (*self.roots_open, *self.shapes))])
 
-    def offer(self, leaf: Leaf, stage_of: Sequence[int] | None) -> None:
+    def offer(self, leaf: Leaf, stage_of: Sequence[int] | None, nearly: float = _NEARLY) -> None:
         placed = None if stage_of is None else judge(leaf, stage_of)
-        if placed is not None and (self.best is None or placed.step_time < 1.5 * self.best.step_time):
-            placed = polish_sets(placed)
+        if placed is not None and (self.best is None or placed.step_time < nearly * self.best.step_time):
+            placed = polish_sets(placed, self.out_of_time)
         if placed is not None and (self.best is None or placed.step_time < self.best.step_time):
             self.best = placed
 
     def run(self, deadline: float) -> None:
         """Placements of the most promising shapes first; then small shapes first, all of them must be decided."""
-        if self.best is not None:
-            self.place_around(self.best.leaf)
+        self.place_around()
         while self.roots_open and self.roots_open[0].bound < self.goal and not self.out_of_time():
             if len(self.shapes) > _MOST_SHAPES:
                 break
             self.expand(heapq.heappop(self.roots_open))
-        for item in sorted(self.shapes)[:_FIRST_SHAPES]:
+        for item in sorted(self.shapes, key=self.promise)[:_FIRST_SHAPES]:
             if item.bound < self.goal and not self.out_of_time():
                 self.place(item)
         self.shapes.sort(key=lambda item: (item.stages, item.bound, item.rank))
@@ -140,14 +140,37 @@ class _Search:
                 done = self.statistics["set_shapes"], self.statistics["set_programs"]
                 self.report(*done, found, min(found, self.bound()))
 
-    def place_around(self, leaf: Leaf) -> None:
-        """Sets for the best shape, and for the same one with its groups in other orders."""
-        for order in islice(permutations(leaf.order), _MOST_ORDERS):
-            if not self.out_of_time() and in_space(leaf.root, order) and leaf.num_stages > 1:
-                other = Leaf(leaf.root, order)
-                self.offer(other, least_busiest_stage(pipeline_problem(other)).stage_of)
+    def promise(self, item: _Open) -> tuple[float, int]:
+        """What a step of a shape may take: its bound, and the pipeline's filling beside."""
+        fill = (item.stages - 1) / self.roots[item.root].micro_batches
+        return item.bound * (1 + fill), item.rank
+
+    def place_around(self) -> None:
+        """Sets for the best shape and its neighbours, again from every better one."""
+        tried: set[tuple[int, Order]] = set()
+        looked: Leaf | None = None
+        while self.best is not None and self.best.leaf is not looked and not self.out_of_time():
+            looked = self.best.leaf
+            for order in neighbours(looked.order):
+                key = (id(looked.root), order)
+                if key in tried or not in_space(looked.root, order) or self.out_of_time():
+                    continue
+                tried.add(key)
+                self.place_order(looked.root, order, 0.0, _NEARLY_AROUND)
         if self.best is not None:
-            self.best = polish_sets(self.best)
+            self.best = polish_sets(self.best, self.out_of_time)
+
+    def place_order(self, root: Root, order: Order, bound: float, nearly: float = _NEARLY) -> float:
+        """A quick placement of a shape; what no other one can beat."""
+        leaf = Leaf(root, order)
+        if leaf.num_stages == 1:
+            self.offer(leaf, [0] * root.intervals.num_layers)
+            return bound
+        found = least_busiest_stage(pipeline_problem(leaf), self.out_of_time)
+        bound = max(bound, found.bound_s)
+        if bound < self.goal:
+            self.offer(leaf, found.stage_of, nearly)
+        return bound
 
     def expand(self, item: _Open) -> None:
         """A sharper bound of a root; the next time its shapes."""
@@ -175,17 +198,9 @@ class _Search:
         return shape_bound(root, order, self._ways[index])
 
     def place(self, item: _Open) -> None:
-        """A quick placement of a shape."""
         item.seen = True
         self.statistics["set_shapes"] += 1
-        leaf = Leaf(self.roots[item.root], item.order)
-        if leaf.num_stages == 1:
-            self.offer(leaf, [0] * leaf.root.intervals.num_layers)
-            return
-        found = least_busiest_stage(pipeline_problem(leaf))
-        item.bound = max(item.bound, found.bound_s)
-        if item.bound < self.goal:
-            self.offer(leaf, found.stage_of)
+        item.bound = self.place_order(self.roots[item.root], item.order, item.bound)
 
     def decide(self, item: _Open, deadline: float) -> None:
         """The assignment program of a shape, where it is not too large, until its bound reaches the goal."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 __all__ = ["Ways", "cost_bound", "quick_bound", "rate_bound", "shape_bound", "ways_of"]
 
 _TOLERANCE = 1e-7
-_HALVINGS = 40
+_HALVINGS = 16
 
 
 @dataclass(frozen=True)
