@@ -239,7 +239,7 @@ def _result(
         solver=found.statistics,
         identical_bound=found.identical_bound,
     )
-    own = (*cost.excluded, *_unverified_peaks(cluster, model, cost))
+    own = (*cost.excluded, *_unverified_peaks(cluster, model, cost), *_ignored_shapes(model, cost))
     plan = assemble_plan(
         cluster,
         model,
@@ -383,6 +383,16 @@ def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tu
         Notice("unverified", f"{name}: its {key} figure is unverified; see `dplan chips {name}`")
         for name, chip in chips.items()
         if chip.sources.get(key, "").startswith("unverified")
+    )
+
+
+def _ignored_shapes(model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
+    """A warning where mixes are asked for and layers branch."""
+    asked = "shapes" in model.constraints.model_fields_set and model.constraints.shapes == "mixed"
+    if not asked or cost.chain.tensors is None:
+        return ()
+    return (
+        Notice("shapes", "constraints.shapes is mixed, but a model whose layers branch gets pipelines of one shape"),
     )
 
 

@@ -209,6 +209,7 @@ def test_pipelines_of_a_branching_model_are_of_one_shape() -> None:
     plan = solved(parse_cluster(CLUSTER, "c.yaml"), towers("constraints: {shapes: mixed}"))
     assert plan.certificate.plan_space["pipelines"] == "identical replicas of one shape"
     assert plan.certificate.identical_bound is None
+    assert any("layers branch" in warning.message for warning in plan.warnings)
 
 
 def test_equal_inputs_give_equal_plans() -> None:
