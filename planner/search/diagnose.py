@@ -63,7 +63,8 @@ def explain_infeasible(
     details = _nearest(cluster, model, cost, options, watch)
     tried = list(_remedies(cluster, model, options, watch))
     helps = [text for text, fits in tried if fits]
-    fails = [text for text, fits in tried if fits is False]
+    in_order_only = cost.chain.tensors is not None  # sets of layers that branch are not searched here
+    fails = [text for text, fits in tried if fits is False and not in_order_only]
     if helps:
         details.append(f"it fits with: {', or '.join(helps)} (each verified by solving)")
     if fails and not helps:
