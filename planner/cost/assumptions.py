@@ -73,7 +73,10 @@ def _on_memory(model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> I
         yield f"the loss is computed as `{model.training.loss}` (training.loss)"
     if any(op.operation_class == "attention" for layer in graph.layers for op in layer.operations):
         yield f"attention runs with a `{model.training.attention}` kernel (training.attention)"
-    yield "every stage keeps two receive buffers, one each way, of the largest tensor between stages"
+    if graph.is_chain:
+        yield "every stage keeps two receive buffers, one each way, of the largest tensor between stages"
+    else:
+        yield "a stage keeps a receive buffer for every tensor that another stage sends it, and for every gradient"
     if model.training.zero >= 2:
         yield "ZeRO-2 and ZeRO-3 scatter gradients after every micro-batch, layer by layer"
 
@@ -88,6 +91,11 @@ def _on_lines(cluster: Cluster) -> Iterable[str]:
 
 
 def _on_communication(model: ModelSpec, graph: LayerGraph) -> Iterable[str]:
+    if not graph.is_chain:
+        yield (
+            "a tensor goes once and directly from the stage that makes it to each stage that needs it, not through the"
+            " stages between; all that one stage sends another is one transfer; each pair of stages has its own link"
+        )
     yield (
         "a gradient ring that leaves the node uses the NICs of all chips of its stage there; replicas of a stage sit in"
         " neighbouring slots"

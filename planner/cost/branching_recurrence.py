@@ -12,10 +12,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["BranchPath", "BranchRun", "BranchTimes", "branch_critical_path", "branch_step_time", "run_branches"]
+from planner.cost.branching_long import long_step_time
+from planner.cost.crossings import Pair
+from planner.cost.recurrence import ChainTimes, step_time
 
-Pair = tuple[int, int]
-"""(a, b), a < b: stage a feeds stage b."""
+__all__ = [
+    "BranchPath",
+    "BranchRun",
+    "BranchTimes",
+    "branch_critical_path",
+    "branch_step_time",
+    "pairs_step_time",
+    "run_branches",
+]
+
+_MANY_MICRO_BATCHES = 200
+"""From here on `branch_step_time` looks for what repeats."""
 
 
 @dataclass(frozen=True)
@@ -119,8 +131,21 @@ def _send(arrivals: list[float], ready: float, time: float) -> None:
 
 
 def branch_step_time(times: BranchTimes, in_flight: Sequence[int], micro_batches: int) -> float:
-    """The step time alone, in the unit of `times`."""
-    return run_branches(times, in_flight, micro_batches).step
+    """The step time alone, in the unit of `times`; with many micro-batches in a time that does not grow with them."""
+    if micro_batches <= _MANY_MICRO_BATCHES or min(in_flight) >= micro_batches:
+        return run_branches(times, in_flight, micro_batches).step
+    sends = times.send_forward, times.send_backward
+    return long_step_time(times.forward, times.backward, times.update, *sends, in_flight, micro_batches)
+
+
+def pairs_step_time(times: BranchTimes, in_flight: Sequence[int], micro_batches: int) -> float:
+    """The same; by the recurrence of a chain where every stage feeds the next one and no other."""
+    pairs = [(s, s + 1) for s in range(times.num_stages - 1)]
+    if set(times.send_forward) != set(pairs):
+        return branch_step_time(times, in_flight, micro_batches)
+    forward, backward = [times.send_forward[p] for p in pairs], [times.send_backward[p] for p in pairs]
+    chain = ChainTimes(times.forward, times.backward, times.update, forward, backward)
+    return step_time(chain, in_flight, micro_batches)
 
 
 def branch_critical_path(times: BranchTimes, in_flight: Sequence[int], micro_batches: int) -> BranchPath:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from planner.cost.tables import Chain
+from planner.cost.tables import Chain, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -101,7 +101,8 @@ class CollectiveRow(NamedTuple):
 class KindArrays:
     """All layer kinds of a model.
 
-    layers: one layer of each kind.  boundary_elements: (K,) elements per sequence that cross a cut after it.
+    layers: one layer of each kind.  boundary_elements: (K,) elements per sequence that cross a cut after it; where the
+    graph branches, those that it sends to the next layer.
     transient_elements, transient_fp32_elements: (K,) per sequence.
     """
 
@@ -148,8 +149,7 @@ def weight_divisors(sharding: Ints, degrees: Degrees) -> Floats:
 def kind_arrays(graph: LayerGraph, policies: Sequence[str]) -> KindArrays:
     """Compress the chain of layers into kinds and lay their numbers out as arrays.
 
-    Layers are of one kind here when they are of one kind in the graph and the tensors that cross the cut after them are
-    of one size.
+    Layers are of one kind here when they are of one kind in the graph and what they send on is of one size.
     """
     import numpy as np
 
@@ -170,7 +170,8 @@ def kind_arrays(graph: LayerGraph, policies: Sequence[str]) -> KindArrays:
 
 
 def _compress(graph: LayerGraph) -> tuple[Chain, tuple[Layer, ...], list[float]]:
-    boundaries = list(graph.boundary_elements())
+    tensors = None if graph.is_chain else tuple(Tensor(*tensor) for tensor in graph.tensors())
+    boundaries = list(graph.boundary_elements()) if tensors is None else _sent_to_next(graph, tensors)
     last = graph.layers[-1].kind
     same_as_last = [b for layer, b in zip(graph.layers, boundaries, strict=False) if layer.kind == last]
     boundaries.append(same_as_last[-1] if same_as_last else 0.0)
@@ -184,8 +185,17 @@ def _compress(graph: LayerGraph) -> tuple[Chain, tuple[Layer, ...], list[float]]
             layers.append(layer)
         kinds.append(index[key])
     names = tuple(layer.name for layer in graph.layers)
-    chain = Chain(names, tuple(kinds), tuple(layer.kind for layer in layers))
+    chain = Chain(names, tuple(kinds), tuple(layer.kind for layer in layers), tensors)
     return chain, tuple(layers), [boundary for _, boundary in index]
+
+
+def _sent_to_next(graph: LayerGraph, tensors: Sequence[Tensor]) -> list[float]:
+    """Elements that each layer but the last sends to the next one."""
+    onward = [0.0] * (len(graph.layers) - 1)
+    for tensor in tensors:
+        if tensor.source + 1 in tensor.consumers:
+            onward[tensor.source] += tensor.elements
+    return onward
 
 
 def _masks(sets: Iterable[frozenset[str]], policies: Sequence[str]) -> Flags:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = [
     "StaticMemory",
     "boundary_buffers_bytes",
+    "element_buffer_bytes",
     "held_parameters",
     "saved_bytes",
     "static_memory",
@@ -140,6 +141,16 @@ def boundary_buffers_bytes(kinds: KindArrays, degrees: Degrees, width: int, micr
 
         2 * largest boundary tensor * width * b / (t c)      t with sequence parallelism only
     Sizes are those of the largest boundary in the chain, so that they hold for any cut.
+    Zero where the graph branches: there a stage has a buffer for each tensor and gradient that it really receives.
     """
+    if kinds.chain.tensors is not None:
+        return 0.0
     largest = float(kinds.boundary_elements.max(initial=0.0))
     return 2 * largest * width * micro_batch_size / degrees.work_divisor("sequence")
+
+
+def element_buffer_bytes(kinds: KindArrays, degrees: Degrees, width: int, micro_batch_size: int) -> float:
+    """Bytes of a receive buffer for each element per sequence, where the graph branches:  width * b / (t c)."""
+    if kinds.chain.tensors is None:
+        return 0.0
+    return width * micro_batch_size / degrees.work_divisor("sequence")

@@ -22,7 +22,13 @@ from planner.cost.links import (
     link_inside,
     shared_ring,
 )
-from planner.cost.memory import boundary_buffers_bytes, saved_bytes, static_memory, transient_bytes
+from planner.cost.memory import (
+    boundary_buffers_bytes,
+    element_buffer_bytes,
+    saved_bytes,
+    static_memory,
+    transient_bytes,
+)
 from planner.cost.precision import recipe_of
 from planner.cost.sharding import Degrees
 from planner.cost.space import layout_of, micro_batch_sizes, plan_space, refusal
@@ -52,6 +58,8 @@ __all__ = ["POLICIES", "CostModel"]
 POLICIES: tuple[str, ...] = ("none", "selective", "full")
 _MOST_REDUCTIONS = 20_000
 """Reductions between shapes that are remembered."""
+_MANY_ELEMENTS = 2.0**40
+"""A tensor so large that a transfer's latency is lost in its time."""
 
 
 @dataclass(frozen=True)
@@ -165,12 +173,19 @@ class CostModel:
     # --- what the checker and the report ask -----------------------------------------------------------------------
 
     def breakdown(
-        self, group: int, tensor: int, setting: Setting, counts: Sequence[Sequence[int]], in_flight: int
+        self,
+        group: int,
+        tensor: int,
+        setting: Setting,
+        counts: Sequence[Sequence[int]],
+        in_flight: int,
+        received: float = 0.0,
     ) -> StageBreakdown:
         """Memory and time of a stage, part by part.
 
         counts[q][k]: layers of kind k under recompute policy q (`kind_counts`); in_flight: micro-batches whose
-        activations it holds.
+        activations it holds; received: elements per sequence that arrive from other stages (`received_elements`), for
+        graphs that branch.
         """
         import numpy as np
 
@@ -185,7 +200,7 @@ class CostModel:
             optimizer=float(layers @ numbers.static.optimizer),
             activations=in_flight * float((held * table.saved_bytes).sum()),
             transient=float(np.where(present, table.transient_bytes, 0.0).max()),
-            buffers=table.fixed_bytes,
+            buffers=table.fixed_bytes + received * table.buffer_bytes,
             usable_bytes=table.usable_bytes,
         )
         collectives = numbers.collectives
@@ -215,6 +230,10 @@ class CostModel:
         """Bytes of one micro-batch that a replica's chips together send across the cut after a layer of the chain."""
         elements = self._kinds.boundary_elements[self.chain.kinds[layer]]
         return float(elements) * setting.micro_batch_size * self._recipe.weight
+
+    def sent_bytes(self, elements: float, setting: Setting) -> float:
+        """Bytes of one micro-batch that a replica's chips together send, for so many elements per sequence."""
+        return elements * setting.micro_batch_size * self._recipe.weight
 
     def transport(self, source: int, target: int, same_node: bool) -> str:
         """How bytes travel between two stages: `rdma`, or `host` (through host memory); inside a node always `rdma`."""
@@ -350,6 +369,7 @@ class CostModel:
             fixed_bytes=0.0 if single else boundary_buffers_bytes(kinds, degrees, recipe.weight, size),
             usable_bytes=self._usable_bytes(group),
             fixed_update_s=reduced.fixed_s,
+            buffer_bytes=0.0 if single else element_buffer_bytes(kinds, degrees, recipe.weight, size),
         )
         return _Numbers(table, static, collectives)
 
@@ -380,19 +400,21 @@ class CostModel:
         forward = link_inside(links[source]) if inside else link_between(self._cluster, source, target, data)
         backward = forward if inside else link_between(self._cluster, target, source, data)
         context, sequence_parallel = setting.context_parallel, self._model.training.sequence_parallel
-        onward, back = [], []
-        for elements in self._kinds.boundary_elements:
-            num_bytes = float(elements) * setting.micro_batch_size * self._recipe.weight
-            onward.append(
-                transfer_s(num_bytes, source_tensor, target_tensor, context, forward)
-                + gather_after_transfer_s(
-                    num_bytes, source_tensor, target_tensor, context, sequence_parallel, links[target].inside
-                )
-            )
-            back.append(
-                transfer_s(num_bytes, target_tensor, source_tensor, context, backward)
-                + gather_after_transfer_s(
-                    num_bytes, target_tensor, source_tensor, context, sequence_parallel, links[source].inside
-                )
-            )
-        return TransferTable(np.array(onward), np.array(back))
+
+        def seconds(elements: float) -> tuple[float, float]:
+            num_bytes = elements * setting.micro_batch_size * self._recipe.weight
+            onward = transfer_s(num_bytes, source_tensor, target_tensor, context, forward)
+            back = transfer_s(num_bytes, target_tensor, source_tensor, context, backward)
+            here, there = links[source].inside, links[target].inside
+            ends = source_tensor, target_tensor
+            onward += gather_after_transfer_s(num_bytes, *ends, context, sequence_parallel, there)
+            back += gather_after_transfer_s(num_bytes, *ends[::-1], context, sequence_parallel, here)
+            return onward, back
+
+        both = np.array([seconds(float(elements)) for elements in self._kinds.boundary_elements])
+        if self.chain.tensors is None:
+            return TransferTable(both[:, 0], both[:, 1])
+        waits = both * (self._kinds.boundary_elements > 0)[:, None]  # who is sent nothing waits for nothing
+        fixed, many = seconds(0.0), seconds(_MANY_ELEMENTS)
+        rates = (many[0] - fixed[0]) / _MANY_ELEMENTS, (many[1] - fixed[1]) / _MANY_ELEMENTS
+        return TransferTable(waits[:, 0], waits[:, 1], fixed, rates)

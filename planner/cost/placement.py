@@ -27,6 +27,7 @@ __all__ = [
     "ranks_of_place",
     "ranks_of_replica",
     "slot_of",
+    "stays_in_node",
 ]
 
 
@@ -42,9 +43,13 @@ def node_of_slot(slot: int, slots_per_node: int) -> int:
 
 def crosses_node(stage_index: int, data: int, slots_per_node: int) -> bool:
     """Whether the transfer from a stage to the next of the same group leaves a node for any replica."""
-    return any(
-        node_of_slot(slot_of(stage_index, i, data), slots_per_node)
-        != node_of_slot(slot_of(stage_index + 1, i, data), slots_per_node)
+    return not stays_in_node(stage_index, stage_index + 1, data, slots_per_node)
+
+
+def stays_in_node(one: int, other: int, data: int, slots_per_node: int) -> bool:
+    """Whether two stages of a group, counted within it, sit in the same node in every replica."""
+    return all(
+        node_of_slot(slot_of(one, i, data), slots_per_node) == node_of_slot(slot_of(other, i, data), slots_per_node)
         for i in range(data)
     )
 

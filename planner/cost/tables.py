@@ -20,6 +20,7 @@ __all__ = [
     "Problem",
     "Reduction",
     "Setting",
+    "Tensor",
     "TransferTable",
 ]
 
@@ -50,6 +51,7 @@ class LayerTable:
     transient_bytes: (Q, K) largest working set.
     reduction_s, optimizer_s: (K,) seconds after the last micro-batch: exposed gradient reduction and optimizer step.
     fixed_bytes: communication buffers and the like, once a stage.  usable_bytes: what a stage may use in all.
+    buffer_bytes: where the graph branches, bytes beside for each element that the stage receives (`Chain.tensors`).
     fixed_update_s: latency part of the reduction, once a stage.
     """
 
@@ -65,6 +67,7 @@ class LayerTable:
     fixed_bytes: float
     usable_bytes: float
     fixed_update_s: float = 0.0
+    buffer_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -72,10 +75,21 @@ class TransferTable:
     """Seconds to move one micro-batch across a stage boundary, by the kind (K) of the last layer before it.
 
     forward_s: activations onward.  backward_s: their gradients back.  Latency included.
+    Where the graph branches these are lower bounds: what the last layer before the boundary sends to the next one.
+    fixed_s, per_element_s: (onward, back) seconds of any transfer between the two stages:  fixed + elements * rate.
     """
 
     forward_s: Floats
     backward_s: Floats
+    fixed_s: tuple[float, float] = (0.0, 0.0)
+    per_element_s: tuple[float, float] = (0.0, 0.0)
+
+    def seconds(self, elements: float) -> tuple[float, float]:
+        """Onward and back, for so many elements per sequence."""
+        return (
+            self.fixed_s[0] + elements * self.per_element_s[0],
+            self.fixed_s[1] + elements * self.per_element_s[1],
+        )
 
 
 class Holder(NamedTuple):
@@ -101,13 +115,25 @@ class Reduction:
     fixed_s: float
 
 
+class Tensor(NamedTuple):
+    """What a layer sends to the layers `consumers`, by position; elements per sequence."""
+
+    source: int
+    consumers: tuple[int, ...]
+    elements: float
+
+
 @dataclass(frozen=True)
 class Chain:
-    """The layers in order: `kinds[i]` is the kind index of layer i; names are for people."""
+    """The layers in order: `kinds[i]` is the kind index of layer i; names are for people.
+
+    tensors: None where every layer feeds the next one and no other; else everything that layers send.
+    """
 
     names: tuple[str, ...]
     kinds: tuple[int, ...]
     kind_names: tuple[str, ...]
+    tensors: tuple[Tensor, ...] | None = None
 
     @property
     def num_layers(self) -> int:

@@ -205,6 +205,24 @@ class LayerGraph:
         """Exact parameter count; tied matrices count once."""
         return sum(layer.parameters for layer in self.layers)
 
+    @property
+    def is_chain(self) -> bool:
+        """Whether every layer feeds the next one and no other."""
+        position = {layer.name: i for i, layer in enumerate(self.layers)}
+        fed = {(position[edge.source], position[edge.target]) for edge in self.edges}
+        return fed == {(i, i + 1) for i in range(len(self.layers) - 1)}
+
+    def tensors(self) -> tuple[tuple[int, tuple[int, ...], float], ...]:
+        """(layer that makes it, layers that need it, elements per sequence) of every tensor, by position.
+
+        Edges of one source with one size are one tensor.
+        """
+        position = {layer.name: i for i, layer in enumerate(self.layers)}
+        needed: dict[tuple[int, float], set[int]] = {}
+        for edge in self.edges:
+            needed.setdefault((position[edge.source], edge.elements), set()).add(position[edge.target])
+        return tuple((source, tuple(sorted(users)), size) for (source, size), users in sorted(needed.items()))
+
     def boundary_elements(self) -> tuple[float, ...]:
         """Elements per sequence that cross the cut after each layer but the last:
 

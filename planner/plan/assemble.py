@@ -43,6 +43,7 @@ __all__ = [
     "StageChoice",
     "assemble_plan",
     "recompute_by_name",
+    "recompute_of",
     "tied_layers",
 ]
 
@@ -66,11 +67,18 @@ class Proved:
 def recompute_by_name(
     chain: Chain, first: int, end: int, counts: Sequence[Sequence[int]], policies: Sequence[str]
 ) -> dict[str, str]:
-    """Name the layers that are recomputed, from counts[kind][policy]: of a kind the earliest, `full` first."""
+    """Name the layers first..end-1 that are recomputed, from counts[kind][policy]."""
+    return recompute_of(chain, range(first, end), counts, policies)
+
+
+def recompute_of(
+    chain: Chain, layers: Sequence[int], counts: Sequence[Sequence[int]], policies: Sequence[str]
+) -> dict[str, str]:
+    """Name those of the layers that are recomputed, from counts[kind][policy]: of a kind the earliest, `full` first."""
     order = [q for name in ("full", "selective") for q, policy in enumerate(policies) if policy == name]
     left = {(k, q): per_policy[q] for k, per_policy in enumerate(counts) for q in order}
     named: dict[str, str] = {}
-    for layer in range(first, end):
+    for layer in layers:
         kind = chain.kinds[layer]
         for q in order:
             if left[kind, q] > 0:
@@ -130,15 +138,15 @@ def _pipeline(cost: CostModel, shape: PipelineShape, numbers: PipelineNumbers) -
     )
     transfers = tuple(
         Transfer(
-            from_stage=s,
-            to_stage=s + 1,
+            from_stage=boundary.source,
+            to_stage=boundary.target,
             bytes=boundary.num_bytes,
             time_s=boundary.onward_s,
             backward_time_s=boundary.back_s,
             transport=boundary.transport,
-            same_node=same,
+            same_node=boundary.same_node,
         )
-        for s, (boundary, same) in enumerate(zip(numbers.boundaries, shape.same_node, strict=True))
+        for boundary in numbers.boundaries
     )
     return Pipeline(
         replicas=shape.replicas,
@@ -158,7 +166,7 @@ def _stage(cost: CostModel, shape: PipelineShape, index: int, breakdown: StageBr
     return Stage(
         node_group=group.name,
         chip=group.chip,
-        layers=cost.chain.names[stage.first : stage.end],
+        layers=stage.names(cost.chain),
         tensor_parallel=stage.tensor,
         context_parallel=context,
         expert_parallel=setting.expert_parallel,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from planner.cost.branching_recurrence import BranchTimes, pairs_step_time
+from planner.cost.crossings import Pair, received_elements, sent_elements, stages_of
 from planner.cost.holders import holder_of, lines_crossed, shared_layers
-from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
 
 if TYPE_CHECKING:
     from planner.cost.breakdown import StageBreakdown
     from planner.cost.model import CostModel
-    from planner.cost.tables import Setting
+    from planner.cost.tables import Chain, Setting
     from planner.plan.schema import Prediction
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "bubble_fraction",
     "evaluate_plan",
     "predict",
+    "sent_between",
 ]
 
 Place = tuple[int, int]
@@ -35,13 +37,34 @@ Place = tuple[int, int]
 @dataclass(frozen=True)
 class StageChoice:
     """A stage: index of the node group, tensor parallel degree, layers first..end-1 of the chain, policy of each
-    recomputed layer."""
+    recomputed layer.
+
+    layers: its layers by position, ascending, where they are no such range (then first is theirs, end one beyond the
+    last).
+    """
 
     group: int
     tensor: int
     first: int
     end: int
     recompute: Mapping[str, str]
+    layers: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, group: int, tensor: int, held: Sequence[int], recompute: Mapping[str, str]) -> StageChoice:
+        """The stage that holds these layers, ascending."""
+        first, end = held[0], held[-1] + 1
+        layers = None if end - first == len(held) else tuple(held)
+        return cls(group, tensor, first, end, recompute, layers)
+
+    @property
+    def held(self) -> Sequence[int]:
+        """The layers by position."""
+        return range(self.first, self.end) if self.layers is None else self.layers
+
+    def names(self, chain: Chain) -> tuple[str, ...]:
+        """The layers by name."""
+        return tuple(chain.names[layer] for layer in self.held)
 
 
 @dataclass(frozen=True)
@@ -49,15 +72,13 @@ class PipelineShape:
     """What decides a pipeline's numbers.
 
     setting: its data_parallel counts the replicas of all shapes of the plan; `mixed` when there are several shapes.
-    same_node: for each boundary whether it stays in a node in every replica.  replicas: those of this shape.
-    places[s][i]: of replica i of stage s.
+    replicas: those of this shape.  places[s][i]: of replica i of stage s.
     """
 
     schedule: str
     setting: Setting
     micro_batches: int
     stages: tuple[StageChoice, ...]
-    same_node: tuple[bool, ...]
     replicas: int
     places: tuple[tuple[Place, ...], ...]
 
@@ -65,20 +86,29 @@ class PipelineShape:
         """Chips of all replicas of a stage."""
         return stage.tensor * self.setting.context_parallel * self.replicas
 
+    def same_node(self, a: int, b: int) -> bool:
+        """Whether two stages sit in the same node of the same group in every replica."""
+        together = all(x[0] == y[0] for x, y in zip(self.places[a], self.places[b], strict=True))
+        return self.stages[a].group == self.stages[b].group and together
+
 
 @dataclass(frozen=True)
 class Boundary:
-    """What crosses between two stages, for one micro-batch."""
+    """What goes from one stage to another, for one micro-batch."""
 
+    source: int
+    target: int
     num_bytes: int
     onward_s: float
     back_s: float
     transport: Literal["rdma", "host"]
+    same_node: bool
 
 
 @dataclass(frozen=True)
 class PipelineNumbers:
-    """Everything that the cost model says about a pipeline."""
+    """Everything that the cost model says about a pipeline. boundaries: one for each pair of stages that feed each
+    other."""
 
     stages: tuple[StageBreakdown, ...]
     in_flight: tuple[int, ...]
@@ -93,6 +123,7 @@ def evaluate_plan(cost: CostModel, shapes: Sequence[PipelineShape]) -> tuple[Pip
     gradients of every layer, summed over all stages that hold it (`CostModel.reduction`).
     """
     crossed = lines_crossed([(shape.replicas, [stage.group for stage in shape.stages]) for shape in shapes])
+    assert len(shapes) == 1 or cost.chain.tensors is None, "pipelines of a branching graph are of one shape"
     return tuple(_evaluate(cost, shape, _shared_reductions(cost, shapes, j), crossed) for j, shape in enumerate(shapes))
 
 
@@ -101,48 +132,61 @@ def _evaluate(
 ) -> PipelineNumbers:
     """Ask for every stage and boundary, and run the schedule. reductions: of each stage, where they are not its own."""
     held = in_flight_counts(shape.schedule, len(shape.stages), shape.micro_batches)
-    names = cost.chain.names
+    sent = sent_between(cost.chain, [stage.held for stage in shape.stages])
     stages = tuple(
         cost.breakdown(
             stage.group,
             stage.tensor,
             shape.setting,
-            cost.kind_counts(names[stage.first : stage.end], stage.recompute),
+            cost.kind_counts(stage.names(cost.chain), stage.recompute),
             in_flight,
+            received,
         )
-        for stage, in_flight in zip(shape.stages, held, strict=True)
+        for stage, in_flight, received in zip(
+            shape.stages, held, received_elements(sent, len(shape.stages)), strict=True
+        )
     )
     if reductions is not None:
         stages = tuple(
             replace(stage, time=replace(stage.time, reduction_s=seconds))
             for stage, seconds in zip(stages, reductions, strict=True)
         )
-    boundaries = tuple(_boundary(cost, shape, index, crossed) for index in range(len(shape.stages) - 1))
-    times = ChainTimes(
+    boundaries = tuple(_boundary(cost, shape, pair, elements, crossed) for pair, elements in sent.items())
+    times = BranchTimes(
         forward=[s.time.forward_s for s in stages],
         backward=[s.time.backward_s for s in stages],
         update=[s.time.update_s for s in stages],
-        send_forward=[b.onward_s for b in boundaries],
-        send_backward=[b.back_s for b in boundaries],
+        send_forward={(b.source, b.target): b.onward_s for b in boundaries},
+        send_backward={(b.source, b.target): b.back_s for b in boundaries},
     )
-    return PipelineNumbers(stages, held, boundaries, step_time(times, held, shape.micro_batches))
+    return PipelineNumbers(stages, held, boundaries, pairs_step_time(times, held, shape.micro_batches))
 
 
-def _boundary(cost: CostModel, shape: PipelineShape, index: int, crossed: Counter[tuple[int, int]]) -> Boundary:
-    source, target, same = shape.stages[index], shape.stages[index + 1], shape.same_node[index]
+def sent_between(chain: Chain, held: Sequence[Iterable[int]]) -> dict[Pair, float]:
+    """Elements per sequence between the stages that hold these layers; 0 without branches, where tables know."""
+    if chain.tensors is None:
+        return {(s, s + 1): 0.0 for s in range(len(held) - 1)}
+    return sent_elements(chain.tensors, stages_of(held))
+
+
+def _boundary(
+    cost: CostModel, shape: PipelineShape, pair: Pair, elements: float, crossed: Counter[tuple[int, int]]
+) -> Boundary:
+    source, target, same = shape.stages[pair[0]], shape.stages[pair[1]], shape.same_node(*pair)
     setting = shape.setting
     if setting.mixed:
-        pair = min(source.group, target.group), max(source.group, target.group)
-        setting = replace(setting, data_parallel=max(1, crossed[pair]), mixed=False)
+        groups = min(source.group, target.group), max(source.group, target.group)
+        setting = replace(setting, data_parallel=max(1, crossed[groups]), mixed=False)
     table = cost.transfer(source.group, source.tensor, target.group, target.tensor, same, setting)
-    last = source.end - 1
-    kind = cost.chain.kinds[last]
-    return Boundary(
-        num_bytes=round(cost.boundary_bytes(last, setting)),
-        onward_s=float(table.forward_s[kind]),
-        back_s=float(table.backward_s[kind]),
-        transport="host" if cost.transport(source.group, target.group, same) == "host" else "rdma",
-    )
+    if cost.chain.tensors is None:
+        last = source.end - 1
+        kind = cost.chain.kinds[last]
+        num_bytes, onward, back = cost.boundary_bytes(last, setting), table.forward_s[kind], table.backward_s[kind]
+    else:
+        num_bytes = cost.sent_bytes(elements, setting)
+        onward, back = table.seconds(elements)
+    host = cost.transport(source.group, target.group, same) == "host"
+    return Boundary(*pair, round(num_bytes), float(onward), float(back), "host" if host else "rdma", same)
 
 
 def _shared_reductions(cost: CostModel, shapes: Sequence[PipelineShape], own: int) -> list[float] | None:

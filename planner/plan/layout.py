@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from planner.cost.placement import Block, chips_of_slot, place_blocks, slot_of
@@ -53,7 +52,6 @@ def shapes_of(cost: CostModel, choices: Sequence[PipelineChoice]) -> tuple[Pipel
             setting_of_shape(choice.setting, counts, len(choice.stages)),
             choice.micro_batches,
             choice.stages,
-            _same_node(choice.stages, own),
             n,
             own,
         )
@@ -64,14 +62,6 @@ def shapes_of(cost: CostModel, choices: Sequence[PipelineChoice]) -> tuple[Pipel
 def setting_of_shape(setting: Setting, replicas: Sequence[int], num_stages: int) -> Setting:
     """A shape's setting: data_parallel counts the replicas of all shapes, `mixed` says that there are several."""
     return replace(setting, data_parallel=sum(replicas), single_stage=num_stages == 1, mixed=len(replicas) > 1)
-
-
-def _same_node(stages: Sequence[StageChoice], places: Sequence[Sequence[Place]]) -> tuple[bool, ...]:
-    """For each boundary: whether both stages sit in the same node of the same group in every replica."""
-    return tuple(
-        a.group == b.group and all(x[0] == y[0] for x, y in zip(here, there, strict=True))
-        for (a, here), (b, there) in pairwise(zip(stages, places, strict=True))
-    )
 
 
 def places_of(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from planner.cost.tables import Setting
@@ -40,12 +39,12 @@ def number_violations(subject: Subject) -> Iterator[Violation]:
         return
     shapes = [_shape(subject, p, setting) for (_, p), setting in zip(subject.entries, settings, strict=True)]
     numbers = evaluate_plan(subject.cost, shapes)
-    for j, ((where, pipeline), shape, own) in enumerate(zip(subject.entries, shapes, numbers, strict=True)):
+    for j, ((where, pipeline), own) in enumerate(zip(subject.entries, numbers, strict=True)):
         for index, (stage, breakdown) in enumerate(zip(pipeline.stages, own.stages, strict=True)):
             place, name = f"{where}.stages[{index}]", stage_name(subject.entries, j, index)
             yield from _memory_violations(name, stage, breakdown, place)
             yield from _differences(stage.time, time_of(breakdown), f"{place}.time", "time")
-        yield from _transfer_violations(pipeline, own, shape, where)
+        yield from _transfer_violations(pipeline, own, where)
         yield from _pipeline_violations(pipeline, own, where)
     yield from _whole_violations(subject, shapes, numbers)
 
@@ -81,22 +80,17 @@ def _degree_violations(subject: Subject, pipeline: Pipeline, setting: Setting, w
 def _shape(subject: Subject, pipeline: Pipeline, setting: Setting) -> PipelineShape:
     """What the plan decides, read from its layers and its ranks."""
     index_of = {group.name: index for index, group in enumerate(subject.cost.groups)}
-    stages, position = [], 0
+    position_of = {name: i for i, name in enumerate(subject.cost.chain.names)}
+    stages = []
     for stage in pipeline.stages:
-        end = position + len(stage.layers)
-        stages.append(
-            StageChoice(index_of[stage.node_group], stage.tensor_parallel, position, end, dict(stage.recompute))
-        )
-        position = end
+        held = tuple(position_of[name] for name in stage.layers)
+        degree, recompute = stage.tensor_parallel, dict(stage.recompute)
+        stages.append(StageChoice.of(index_of[stage.node_group], degree, held, recompute))
     chips = ChipMap(subject.plan.inputs.cluster.document)
     homes = [[chips.place(ranks[0]) for ranks in stage.ranks] for stage in pipeline.stages]
-    same_node = tuple(
-        all((a.group, a.node) == (b.group, b.node) for a, b in zip(before, after, strict=True))
-        for before, after in pairwise(homes)
-    )
     places = tuple(tuple((home.node, home.slot) for home in stage) for stage in homes)
     name, micro_batches = pipeline.schedule.name, pipeline.micro_batches
-    return PipelineShape(name, setting, micro_batches, tuple(stages), same_node, pipeline.replicas, places)
+    return PipelineShape(name, setting, micro_batches, tuple(stages), pipeline.replicas, places)
 
 
 def _memory_violations(name: str, stage: Stage, breakdown: StageBreakdown, where: str) -> Iterator[Violation]:
@@ -138,19 +132,15 @@ def _differences(stated: PlanModel, actual: PlanModel, where: str, code: str) ->
             yield Violation(code, f"{where}.{name}", f"is {says}, the cost model says {needs}")
 
 
-def _transfer_violations(
-    pipeline: Pipeline, numbers: PipelineNumbers, shape: PipelineShape, where: str
-) -> Iterator[Violation]:
-    for index, (stated, actual, same) in enumerate(
-        zip(pipeline.transfers, numbers.boundaries, shape.same_node, strict=True)
-    ):
+def _transfer_violations(pipeline: Pipeline, numbers: PipelineNumbers, where: str) -> Iterator[Violation]:
+    for index, (stated, actual) in enumerate(zip(pipeline.transfers, numbers.boundaries, strict=True)):
         needed = stated.model_copy(
             update={
                 "bytes": actual.num_bytes,
                 "time_s": actual.onward_s,
                 "backward_time_s": actual.back_s,
                 "transport": actual.transport,
-                "same_node": same,
+                "same_node": actual.same_node,
             }
         )
         yield from _differences(stated, needed, f"{where}.transfers[{index}]", "transfers")

@@ -12,7 +12,7 @@ from planner.errors import InputError
 if TYPE_CHECKING:
     from planner.plan.schema import Pipeline, Plan, Stage
 
-__all__ = ["ChipMap", "ChipPlace", "RankView", "ReductionGroup", "view_of_rank"]
+__all__ = ["ChipMap", "ChipPlace", "Peer", "RankView", "ReductionGroup", "view_of_rank"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,14 @@ class ReductionGroup:
 
 
 @dataclass(frozen=True)
+class Peer:
+    """Another stage of this replica that this one exchanges tensors with: its index, and all its processes."""
+
+    stage: int
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class RankView:
     """A plan as one process sees it. All ranks here are process ranks: used chips renumbered from 0.
 
@@ -42,6 +50,8 @@ class RankView:
     local_rank: index among the used chips of its node.
     tensor_group, context_group: this process included, in order of tensor_rank, context_rank.
     previous, next: all chips of the neighbouring stages of this replica; empty at the ends.
+    receives_from, sends_to: the stages that send activations here and those that get them, by stage: the neighbours
+    where layers form a chain, else whoever makes or needs a tensor. Gradients go the same ways back.
     expert_group: chips over which the stage's routed experts are spread, in order of expert_rank; else just this one.
     expert_reduction_group: chips that hold the same routed experts and average their gradients; empty in an island of
     several pipelines, where that differs from layer to layer: reduction_groups then speak for routed experts too.
@@ -81,6 +91,8 @@ class RankView:
     expert_reduction_group: tuple[int, ...]
     previous: tuple[int, ...]
     next: tuple[int, ...]
+    receives_from: tuple[Peer, ...]
+    sends_to: tuple[Peer, ...]
     reduction_groups: tuple[ReductionGroup, ...]
     tied_groups: tuple[ReductionGroup, ...]
 
@@ -210,6 +222,10 @@ def _view(plan: Plan, seat: _Seat, chip_rank: int, process_of: Mapping[int, int]
         expert_reduction_group=same_experts,
         previous=_neighbour(seat, -1, process_of),
         next=_neighbour(seat, +1, process_of),
+        receives_from=_peers(
+            seat, [t.from_stage for t in pipeline.transfers if t.to_stage == seat.stage_index], process_of
+        ),
+        sends_to=_peers(seat, [t.to_stage for t in pipeline.transfers if t.from_stage == seat.stage_index], process_of),
         reduction_groups=_reduction_groups(plan, seat, tensor_rank, process_of),
         tied_groups=_tied_groups(plan, seat, tensor_rank, process_of),
     )
@@ -224,6 +240,11 @@ def _neighbour(seat: _Seat, step: int, process_of: Mapping[int, int]) -> tuple[i
     if not 0 <= index < len(seat.pipeline.stages):
         return ()
     return tuple(process_of[chip] for chip in seat.pipeline.stages[index].ranks[seat.replica])
+
+
+def _peers(seat: _Seat, stages: list[int], process_of: Mapping[int, int]) -> tuple[Peer, ...]:
+    ranks = {s: seat.pipeline.stages[s].ranks[seat.replica] for s in sorted(stages)}
+    return tuple(Peer(s, tuple(process_of[chip] for chip in chips)) for s, chips in ranks.items())
 
 
 def _expert_groups(

@@ -151,12 +151,12 @@ class Stage(PlanModel):
 
 
 class Transfer(PlanModel):
-    """What crosses the boundary between two stages, for one micro-batch."""
+    """What one stage sends another directly, for one micro-batch."""
 
     from_stage: Index
     """The stage that sends activations on."""
     to_stage: Index
-    """The stage after it; gradients come back the same way."""
+    """The stage that needs them; gradients come back the same way."""
     bytes: Bytes
     """Activations of one micro-batch, one way."""
     time_s: Seconds
@@ -183,7 +183,7 @@ class Pipeline(PlanModel):
     stages: Annotated[tuple[Stage, ...], Field(min_length=1)]
     """First stage first."""
     transfers: tuple[Transfer, ...] = ()
-    """One for each boundary between stages."""
+    """One for each pair of stages of which one feeds the other: neighbours, or whoever makes and needs a tensor."""
     reduction_s: Seconds
     """The longest exposed gradient reduction of a stage."""
     optimizer_s: Seconds

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from planner.cost.placement import Block, ranks_of_place
 from planner.cost.schedule import SCHEDULES, in_flight_counts
+from planner.plan.evaluate import sent_between
 from planner.plan.layout import places_of
 from planner.plan.ranks import ChipMap
 from planner.plan.violation import Subject, Violation
@@ -26,14 +27,16 @@ def structure_violations(subject: Subject) -> Iterator[Violation]:
     if islands != 1:
         yield Violation("islands", "islands", f"this version checks plans of one island; the plan has {islands}")
         return
-    for where, pipeline in subject.entries:
-        yield from _layer_violations(subject, pipeline, where)
+    layers = [v for where, pipeline in subject.entries for v in _layer_violations(subject, pipeline, where)]
+    yield from layers
     counts = [*_batch_violations(subject), *_mix_violations(subject)]
     for where, pipeline in subject.entries:
         counts += _count_violations(subject, pipeline, where)
     yield from counts
     for where, pipeline in subject.entries:
         yield from _schedule_violations(pipeline, where)
+        if not layers:
+            yield from _pair_violations(subject, pipeline, where)
     ranks = [*_rank_violations(subject)]
     yield from ranks
     if not (counts or ranks):
@@ -47,7 +50,7 @@ def _named(names: Sequence[object], between: str = ", ") -> str:
 
 
 def _layer_violations(subject: Subject, pipeline: Pipeline, where: str) -> Iterator[Violation]:
-    """Every layer of the model exactly once, in the order of the chain; recompute names layers of the stage."""
+    """Every layer of the model exactly once, along the graph; recompute names layers of the stage."""
     chain = subject.cost.chain.names
     placed = [name for stage in pipeline.stages for name in stage.layers]
     counts = Counter(placed)
@@ -62,16 +65,39 @@ def _layer_violations(subject: Subject, pipeline: Pipeline, where: str) -> Itera
         yield Violation("layers", f"{where}.stages", f"the model has no layer {_named(foreign)}")
     if twice:
         yield Violation("layers", f"{where}.stages", f"placed more than once: {_named(twice)}")
-    if not (missing or foreign or twice) and tuple(placed) != chain:
-        first = next(i for i, (a, b) in enumerate(zip(placed, chain, strict=True)) if a != b)
-        yield Violation(
-            "layers", f"{where}.stages", f"out of order: {placed[first]} stands where {chain[first]} belongs"
-        )
+    if not (missing or foreign or twice):
+        yield from _order_violations(subject, pipeline, where)
     for index, stage in enumerate(pipeline.stages):
         strangers = [name for name in stage.recompute if name not in stage.layers]
         if strangers:
             message = f"names layers that the stage does not hold: {_named(strangers)}"
             yield Violation("recompute", f"{where}.stages[{index}].recompute", message)
+
+
+def _order_violations(subject: Subject, pipeline: Pipeline, where: str) -> Iterator[Violation]:
+    """No layer is on a stage before one that feeds it; inside a stage layers are in the order of the model.
+
+    Then no path of the graph leaves a stage and comes back: the layers of every stage are contiguous.
+    """
+    chain = subject.cost.chain
+    place = f"{where}.stages"
+    placed = [name for stage in pipeline.stages for name in stage.layers]
+    if chain.tensors is None:
+        if tuple(placed) != chain.names:
+            first = next(i for i, (a, b) in enumerate(zip(placed, chain.names, strict=True)) if a != b)
+            message = f"out of order: {placed[first]} stands where {chain.names[first]} belongs"
+            yield Violation("layers", place, message)
+        return
+    stage_of = {name: s for s, stage in enumerate(pipeline.stages) for name in stage.layers}
+    for edge in subject.graph.edges:
+        a, b = stage_of[edge.source], stage_of[edge.target]
+        if a > b:
+            message = f"out of order: {edge.target} on stage {b} needs {edge.source}, which is on stage {a}"
+            yield Violation("layers", place, message)
+    position = {name: i for i, name in enumerate(chain.names)}
+    for s, stage in enumerate(pipeline.stages):
+        if list(stage.layers) != sorted(stage.layers, key=position.__getitem__):
+            yield Violation("layers", f"{place}[{s}].layers", "are not in the order of the model")
 
 
 def _batch_violations(subject: Subject) -> Iterator[Violation]:
@@ -94,6 +120,9 @@ def _mix_violations(subject: Subject) -> Iterator[Violation]:
     """Several shapes average gradients once a step, layer by layer, over whatever stages hold the layer."""
     if len(subject.entries) == 1:
         return
+    if subject.cost.chain.tensors is not None:
+        message = "are of several shapes; those of a model whose layers branch are of one"
+        yield Violation("pipelines", subject.whole, message)
     zero = subject.model.training.zero
     if zero > 1:
         message = f"are of several shapes, which run unequal numbers of micro-batches; ZeRO {zero} reduces in each"
@@ -125,7 +154,7 @@ def _count_violations(subject: Subject, pipeline: Pipeline, where: str) -> Itera
 
 
 def _schedule_violations(pipeline: Pipeline, where: str) -> Iterator[Violation]:
-    """Known schedule, one chunk, in-flight counts as the schedule has them, one transfer a boundary."""
+    """Known schedule, one chunk, in-flight counts as the schedule has them."""
     name, stages = pipeline.schedule.name, len(pipeline.stages)
     if name not in SCHEDULES or pipeline.schedule.chunks != 1:
         yield Violation("schedule", f"{where}.schedule", f"{name} with {pipeline.schedule.chunks} chunks is not known")
@@ -134,10 +163,17 @@ def _schedule_violations(pipeline: Pipeline, where: str) -> Iterator[Violation]:
         if pipeline.stages[index].in_flight != held:
             message = f"is {pipeline.stages[index].in_flight}; {name} with {stages} stages holds {held}"
             yield Violation("schedule", f"{where}.stages[{index}].in_flight", message)
+
+
+def _pair_violations(subject: Subject, pipeline: Pipeline, where: str) -> Iterator[Violation]:
+    """One transfer for each pair of stages of which one feeds the other."""
     ends = [(transfer.from_stage, transfer.to_stage) for transfer in pipeline.transfers]
-    expected = [(s, s + 1) for s in range(stages - 1)]
+    position = {name: i for i, name in enumerate(subject.cost.chain.names)}
+    held = [[position[name] for name in stage.layers] for stage in pipeline.stages]
+    expected = [*sent_between(subject.cost.chain, held)]
     if ends != expected:
-        yield Violation("transfers", f"{where}.transfers", f"run {_named(ends)}; the boundaries are {_named(expected)}")
+        of = "boundaries" if subject.cost.chain.tensors is None else "stages that feed each other"
+        yield Violation("transfers", f"{where}.transfers", f"run {_named(ends)}; the {of} are {_named(expected)}")
 
 
 def _rank_violations(subject: Subject) -> Iterator[Violation]:

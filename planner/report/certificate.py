@@ -28,8 +28,17 @@ def certificate_section(certificate: Certificate) -> Iterator[RenderableType]:
     gap = format_percent(certificate.gap, 2)
     yield indented(Text(f"{step}{objective}, proved lower bound {bound}: gap {gap}"))
     yield indented(Text(_verdict(certificate)))
+    if "layer_order" in certificate.plan_space:
+        yield indented(Text(_of_order(str(certificate.plan_space["layer_order"]))))
     if certificate.identical_bound is not None:
         yield indented(Text(_among_identical(certificate, certificate.identical_bound)))
+
+
+def _of_order(order: str) -> str:
+    """For models whose layers branch, in a line; `--full` has the whole sentence."""
+    if order.startswith("every order"):
+        return "this space has every contiguous set of layers"
+    return "this space has the model's order of layers; others were tried, without such a proof"
 
 
 def _among_identical(certificate: Certificate, bound: float) -> str:

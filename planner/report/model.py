@@ -14,6 +14,7 @@ from planner.report.words import format_count, layer_ranges, plural
 from planner.spec.units import format_bytes, format_work
 
 if TYPE_CHECKING:
+    from planner.cost.kinds import KindArrays
     from planner.graph.layers import LayerGraph
     from planner.spec import ModelSpec
 
@@ -34,6 +35,7 @@ def model_numbers(model: ModelSpec, graph: LayerGraph) -> dict[str, Any]:
     width = COMPUTE_BYTES[model.training.precision]
     kinds = kind_arrays(graph, _POLICIES)
     saved = saved_bytes(kinds, Degrees(1, 1, 1, False, alone), width, 1, 1.0)
+    sent = _sent_elements(graph, kinds)
     names_of: dict[int, list[str]] = {}
     for name, kind in zip(kinds.chain.names, kinds.chain.kinds, strict=True):
         names_of.setdefault(kind, []).append(name)
@@ -53,12 +55,24 @@ def model_numbers(model: ModelSpec, graph: LayerGraph) -> dict[str, Any]:
                 "tied_parameters": sum(w.parameters for w in layer.weights if w.tied_to is not None),
                 "forward_flops": float(sum(op.flops for op in layer.operations)),
                 "saved_bytes": {policy: round(float(saved[q, k])) for q, policy in enumerate(_POLICIES)},
-                "output_bytes": round(float(kinds.boundary_elements[k]) * width),
+                "output_bytes": round(sent[k] * width),
             }
             for k, layer in enumerate(kinds.layers)
         ],
         "notes": list(graph.notes),
     }
+
+
+def _sent_elements(graph: LayerGraph, kinds: KindArrays) -> list[float]:
+    """Elements per sequence of all tensors that a layer makes, for each kind; the largest where they differ."""
+    if kinds.chain.tensors is None:
+        return [float(elements) for elements in kinds.boundary_elements]
+    made, most = [0.0] * len(graph.layers), [0.0] * kinds.num_kinds
+    for tensor in kinds.chain.tensors:
+        made[tensor.source] += tensor.elements
+    for kind, elements in zip(kinds.chain.kinds, made, strict=True):
+        most[kind] = max(most[kind], elements)
+    return most
 
 
 def model_report(numbers: dict[str, Any]) -> RenderableType:

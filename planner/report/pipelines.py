@@ -9,7 +9,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from planner.cost.recurrence import ChainTimes, step_time
+from planner.cost.branching_recurrence import BranchTimes, pairs_step_time
 from planner.report.bars import Bar, heading, indented, new_table
 from planner.report.transfers import transfer_table
 from planner.report.words import format_percent, layer_ranges, plural
@@ -120,14 +120,14 @@ def _largest(sequences: Sequence[int], slowest: int) -> Sequence[int]:
 def _own_step_s(pipeline: Pipeline) -> float:
     """Step time of the pipeline's own stages; the slowest pipeline's is the plan's."""
     times = [stage.time for stage in pipeline.stages]
-    chain = ChainTimes(
+    chain = BranchTimes(
         forward=[t.forward_s for t in times],
         backward=[t.backward_input_s + t.backward_weight_s + t.recompute_s for t in times],
         update=[t.reduction_s + t.optimizer_s for t in times],
-        send_forward=[t.time_s for t in pipeline.transfers],
-        send_backward=[t.backward_time_s for t in pipeline.transfers],
+        send_forward={(t.from_stage, t.to_stage): t.time_s for t in pipeline.transfers},
+        send_backward={(t.from_stage, t.to_stage): t.backward_time_s for t in pipeline.transfers},
     )
-    return step_time(chain, [stage.in_flight for stage in pipeline.stages], pipeline.micro_batches)
+    return pairs_step_time(chain, [stage.in_flight for stage in pipeline.stages], pipeline.micro_batches)
 
 
 def _updates(pipeline: Pipeline) -> str:

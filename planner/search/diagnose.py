@@ -63,7 +63,8 @@ def explain_infeasible(
     details = _nearest(cluster, model, cost, options, watch)
     tried = list(_remedies(cluster, model, options, watch))
     helps = [text for text, fits in tried if fits]
-    fails = [text for text, fits in tried if fits is False]
+    in_order_only = cost.chain.tensors is not None  # sets of layers that branch are not searched here
+    fails = [text for text, fits in tried if fits is False and not in_order_only]
     if helps:
         details.append(f"it fits with: {', or '.join(helps)} (each verified by solving)")
     if fails and not helps:
@@ -125,9 +126,10 @@ def _worst_stage(cluster: Cluster, cost: CostModel, outcome: Outcome) -> str:
     leaf, split = outcome.leaf, outcome.split
     assert leaf is not None and split is not None
     lacking = []
+    received = leaf.received(split.ends)
     for s, stage in enumerate(leaf.stages):
         usable = cost_usable(cost, stage.group, stage.tensor, leaf.setting)
-        need = leaf.peak_bytes(s, split.policies[s])
+        need = leaf.peak_bytes(s, split.policies[s], received[s])
         lacking.append((need - usable, s, need, usable))
     missing, s, need, usable = max(lacking)
     first, end = split.bounds(s)
@@ -151,7 +153,8 @@ def _largest_parts(cost: CostModel, outcome: Outcome, s: int) -> str:
     assert leaf is not None and split is not None
     stage = leaf.stages[s]
     counts = [list(row) for row in zip(*split.policies[s], strict=True)]
-    parts = cost.breakdown(stage.group, stage.tensor, leaf.setting, counts, leaf.in_flight[s]).memory.parts()
+    held, received = leaf.in_flight[s], leaf.received(split.ends)[s]
+    parts = cost.breakdown(stage.group, stage.tensor, leaf.setting, counts, held, received).memory.parts()
     largest = sorted(parts.items(), key=lambda part: (-part[1], part[0]))[:2]
     return "largest parts: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from planner.cost.placement import crosses_node
+from planner.cost.branching_recurrence import BranchTimes, pairs_step_time
+from planner.cost.crossings import Pair, received_elements, sent_elements
+from planner.cost.placement import stays_in_node
 from planner.cost.recurrence import ChainTimes, step_time
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
     from planner.cost.tables import LayerTable, Setting, TransferTable
     from planner.search.candidates import Root
     from planner.search.stage_options import StageOptions
@@ -51,6 +56,8 @@ class Leaf:
         self.num_stages = len(self.stages)
         self.micro_batches = root.micro_batches
         self.in_flight = tuple(root.stages_in_flight(self.num_stages - s) for s in range(self.num_stages))
+        self.tensors = root.intervals.chain.tensors
+        self._pairs: dict[Pair, TransferTable] = {}
 
     @cached_property
     def setting(self) -> Setting:
@@ -79,23 +86,39 @@ class Leaf:
     @cached_property
     def transfers(self) -> tuple[TransferTable, ...]:
         """The boundary after each stage but the last."""
-        return tuple(self._transfer(s) for s in range(self.num_stages - 1))
+        return tuple(self.transfer_of((s, s + 1)) for s in range(self.num_stages - 1))
 
-    def _transfer(self, s: int) -> TransferTable:
-        a, b = self.stages[s], self.stages[s + 1]
-        same = False
-        if a.group == b.group:
-            slots = self.root.groups[a.group].slots_per_node(a.tensor, self.setting.context_parallel)
-            same = not crosses_node(a.index, self.setting.data_parallel, slots)
-        return self.root.transfer(a.group, a.tensor, b.group, b.tensor, same)
+    def transfer_of(self, pair: Pair) -> TransferTable:
+        """What one stage of a pair sends to the other."""
+        if pair not in self._pairs:
+            a, b = self.stages[pair[0]], self.stages[pair[1]]
+            same = False
+            if a.group == b.group:
+                slots = self.root.groups[a.group].slots_per_node(a.tensor, self.setting.context_parallel)
+                same = stays_in_node(a.index, b.index, self.setting.data_parallel, slots)
+            self._pairs[pair] = self.root.transfer(a.group, a.tensor, b.group, b.tensor, same)
+        return self._pairs[pair]
 
     def chain_times(self, split: Split) -> ChainTimes:
-        """Stage and transfer seconds of a split."""
+        """Stage and transfer seconds of a split; where the graph branches, of what neighbours send each other at least.
+
+        There no split whose stages each feed the next one is faster than these times are.
+        """
+        forward, backward, update = self.stage_times(split.policies)
+        last_kinds = [self.root.intervals.chain.kinds[e - 1] for e in split.ends[:-1]]
+        send_forward = [float(t.forward_s[k]) for t, k in zip(self.transfers, last_kinds, strict=True)]
+        send_backward = [float(t.backward_s[k]) for t, k in zip(self.transfers, last_kinds, strict=True)]
+        return ChainTimes(forward, backward, update, send_forward, send_backward)
+
+    def stage_times(
+        self, policies: tuple[tuple[tuple[int, ...], ...], ...]
+    ) -> tuple[list[float], list[float], list[float]]:
+        """Forward, backward and update seconds of every stage; policies as in a split."""
         forward, backward, update = [], [], []
-        for s in range(self.num_stages):
+        for s, per_kind in enumerate(policies):
             table = self.table(s)
             f = b = u = 0.0
-            for k, per_policy in enumerate(split.policies[s]):
+            for k, per_policy in enumerate(per_kind):
                 n = sum(per_policy)
                 f += n * float(table.forward_s[k])
                 b += n * float(table.backward_input_s[k] + table.backward_weight_s[k])
@@ -104,19 +127,46 @@ class Leaf:
             forward.append(f)
             backward.append(b)
             update.append(u + table.fixed_update_s)
-        last_kinds = [self.root.intervals.chain.kinds[e - 1] for e in split.ends[:-1]]
-        send_forward = [float(t.forward_s[k]) for t, k in zip(self.transfers, last_kinds, strict=True)]
-        send_backward = [float(t.backward_s[k]) for t, k in zip(self.transfers, last_kinds, strict=True)]
-        return ChainTimes(forward, backward, update, send_forward, send_backward)
+        return forward, backward, update
 
     def step_time(self, split: Split) -> float:
-        """Exact step time of a split."""
-        return step_time(self.chain_times(split), self.in_flight, self.micro_batches)
+        """Exact step time of a split.
 
-    def peak_bytes(self, stage: int, policies: tuple[tuple[int, ...], ...]) -> float:
+        Where the graph branches, of a pipeline whose stages all wait for the one before, also where that sends them
+        nothing: the bounds of this search are for such pipelines.
+        """
+        if self.tensors is None:
+            return step_time(self.chain_times(split), self.in_flight, self.micro_batches)
+        waits = {(s, s + 1): 0.0 for s in range(self.num_stages - 1)}
+        return self.branch_step_time(split.policies, waits | self.sent(split.ends), waits)
+
+    def branch_step_time(
+        self,
+        policies: tuple[tuple[tuple[int, ...], ...], ...],
+        sent: Mapping[Pair, float],
+        waits: Collection[Pair] = (),
+    ) -> float:
+        """Exact step time of stages that send each other so many elements. waits: pairs that wait, sent or not."""
+        onward, back = {}, {}
+        for pair, elements in sent.items():
+            seconds = (0.0, 0.0) if pair in waits and not elements else self.transfer_of(pair).seconds(elements)
+            onward[pair], back[pair] = seconds
+        times = BranchTimes(*self.stage_times(policies), onward, back)
+        return pairs_step_time(times, self.in_flight, self.micro_batches)
+
+    def sent(self, ends: tuple[int, ...]) -> dict[Pair, float]:
+        """Elements per sequence from stage to stage, where the graph branches."""
+        sizes = [end - first for first, end in pairwise((0, *ends))]
+        return sent_elements(self.tensors or (), [s for s, size in enumerate(sizes) for _ in range(size)])
+
+    def received(self, ends: tuple[int, ...]) -> list[float]:
+        """Elements per sequence that each stage receives, where the graph branches; else 0: its table knows."""
+        return received_elements({} if self.tensors is None else self.sent(ends), self.num_stages)
+
+    def peak_bytes(self, stage: int, policies: tuple[tuple[int, ...], ...], received: float = 0.0) -> float:
         """Memory of a stage at its peak."""
         table, k_s = self.table(stage), self.in_flight[stage]
-        total, working = table.fixed_bytes, 0.0
+        total, working = table.fixed_bytes + received * table.buffer_bytes, 0.0
         for k, per_policy in enumerate(policies):
             total += sum(per_policy) * float(table.static_bytes[k])
             for q, r in enumerate(per_policy):
@@ -125,6 +175,6 @@ class Leaf:
                     working = max(working, float(table.transient_bytes[q, k]))
         return total + working
 
-    def fits(self, stage: int, policies: tuple[tuple[int, ...], ...]) -> bool:
-        """Whether a stage's memory suffices."""
-        return self.peak_bytes(stage, policies) <= self.table(stage).usable_bytes
+    def fits(self, stage: int, policies: tuple[tuple[int, ...], ...], received: float = 0.0) -> bool:
+        """Whether a stage's memory suffices. received: elements per sequence that it receives (`received`)."""
+        return self.peak_bytes(stage, policies, received) <= self.table(stage).usable_bytes

@@ -92,3 +92,5 @@ class Found:
     statistics: dict[str, int]
     mixed: bool
     identical_bound: float | None = None
+    layer_order: str | None = None
+    """Orders of layers that the bound holds for, where the graph leaves a choice."""

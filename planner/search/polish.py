@@ -60,12 +60,13 @@ def _moves(leaf: Leaf, split: Split) -> Iterator[tuple[int, ...]]:
 def _changed(leaf: Leaf, split: Split, ends: tuple[int, ...]) -> Split | None:
     """The split with other ends; None when a stage does not fit any more."""
     policies, prefix = [], leaf.root.intervals.prefix
+    received = leaf.received(ends)
     for s, end in enumerate(ends):
         first = ends[s - 1] if s else 0
-        if (first, end) == split.bounds(s):
+        if (first, end) == split.bounds(s) and (not received[s] or leaf.fits(s, split.policies[s], received[s])):
             policies.append(split.policies[s])
             continue
-        chosen = choose_policies(leaf, s, tuple(int(n) for n in prefix[end] - prefix[first]))
+        chosen = choose_policies(leaf, s, tuple(int(n) for n in prefix[end] - prefix[first]), received[s])
         if chosen is None:
             return None
         policies.append(chosen)

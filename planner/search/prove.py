@@ -107,13 +107,13 @@ def is_valid(leaf: Leaf, split: Split) -> bool:
     """The solver's word is not trusted: every layer once, no empty stage, memory."""
     if split.ends[-1] != leaf.root.intervals.num_layers:
         return False
-    for s in range(leaf.num_stages):
+    for s, received in enumerate(leaf.received(split.ends)):
         first, last = split.bounds(s)
         counts = leaf.root.intervals.prefix[last] - leaf.root.intervals.prefix[first]
         if (
             last <= first
             or [sum(x) for x in split.policies[s]] != counts.tolist()
-            or not leaf.fits(s, split.policies[s])
+            or not leaf.fits(s, split.policies[s], received)
         ):
             return False
     return True

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from planner.search.candidates import Root
 
 if TYPE_CHECKING:
+    from collections.abc import Container
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -43,13 +45,18 @@ def rate_bound(root: Root) -> float:
     return max(m * share, root.total_work() * fastest + ((m - k) + (k - 1) / 2) * share)
 
 
-def single_stage_bound(root: Root) -> float:
-    """A lower bound of the step time of pipelines of one stage; inf when the chain fits no stage."""
+def single_stage_bound(root: Root, among: Container[tuple[int, int]] | None = None) -> float:
+    """A lower bound of the step time of pipelines of one stage; inf when the chain fits no stage.
+
+    among: the (group, degree) that count; None: all.
+    """
     single = root.single_stage()
     whole = root.intervals.index[0, root.intervals.num_layers]
     least = float("inf")
     for g in range(len(root.groups)):
         for t in single.degrees(g):
+            if among is not None and (g, t) not in among:
+                continue
             options = single.options(g, t)
             assert options is not None
             k = root.stages_in_flight(1)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from planner.cost.tables import MixedProblem
     from planner.graph.layers import LayerGraph
     from planner.plan import Plan
+    from planner.search.leaf import Split
     from planner.spec import Cluster, ModelSpec
 
 __all__ = ["Progress", "SolveOptions", "SolveResult", "limits_of", "search_settings", "solve"]
@@ -116,6 +117,12 @@ def solve(
         start_log(options.solver_log, options.solver)
     begin = time.monotonic()
     with interruptible() as interrupted:
+        if cost.chain.tensors is not None:
+            outcome, found = _in_any_order(problem, cost, options, settings, progress, interrupted)
+            older = no_start(options, "the layers of this model branch")
+            if found is None:
+                _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
+            return _result(cluster, model, graph, cost, options, settings, found, older)
         identical = why_identical(model, cost, settings.limits, options)
         older, settings = with_older_plan(cluster, model, graph, problem, cost, settings, options, identical)
         limit, mixes = options.time_limit_s, identical is None
@@ -257,12 +264,12 @@ def _result(
         bound=found.bound,
         gap_asked=options.gap,
         why_stopped=found.why_stopped,
-        plan_space=_plan_space(cost, settings.limits, cluster, found.mixed),
+        plan_space=_plan_space(cost, settings.limits, cluster, found),
         objective=options.objective,
         solver=found.statistics | ({} if options.solver == "highs" else {"name": options.solver}),
         identical_bound=found.identical_bound,
     )
-    own = (*cost.excluded, *_unverified_peaks(cluster, model, cost))
+    own = (*cost.excluded, *_unverified_peaks(cluster, model, cost), *_ignored_shapes(model, cost))
     plan = assemble_plan(
         cluster,
         model,
@@ -282,6 +289,13 @@ def _settled(
 ) -> Found:
     """The best plan of identical pipelines, ties settled."""
     from planner.search.choices import choice_of_leaf
+
+    assert outcome.leaf is not None
+    choice = choice_of_leaf(cost, outcome.leaf, _settled_split(options, outcome, interrupted, begin))
+    return Found((choice,), outcome.objective, outcome.bound, outcome.why_stopped, outcome.statistics, mixed=False)
+
+
+def _settled_split(options: SolveOptions, outcome: Outcome, interrupted: Callable[[], bool], begin: float) -> Split:
     from planner.search.settle import settle
 
     leaf, split = outcome.leaf, outcome.split
@@ -290,8 +304,39 @@ def _settled(
     if outcome.why_stopped == "gap" and left > 0:
         log = options.solver_log
         split = settle(leaf, split, outcome.step_time, time_limit_s=left, should_stop=interrupted, solver_log=log)
-    choice = choice_of_leaf(cost, leaf, split)
-    return Found((choice,), outcome.objective, outcome.bound, outcome.why_stopped, outcome.statistics, mixed=False)
+    return split
+
+
+def _in_any_order(
+    problem: MixedProblem,
+    cost: CostModel,
+    options: SolveOptions,
+    settings: SearchSettings,
+    progress: Callable[[Progress], None] | None,
+    interrupted: Callable[[], bool],
+) -> tuple[Outcome, Found | None]:
+    """The best plan of a model whose layers branch; None when none was found: the outcome says why."""
+    from planner.search.any_order import search_any_order
+    from planner.search.choices import choice_of_sets
+
+    begin = time.monotonic()
+
+    def settled(outcome: Outcome) -> Split:
+        return _settled_split(options, outcome, interrupted, begin)
+
+    outcome, best = search_any_order(problem, settings, settled, _forward(progress), interrupted)
+    if best is None:
+        return outcome, None
+    found = Found(
+        (choice_of_sets(cost, best.placed),),
+        best.objective,
+        best.bound,
+        best.why_stopped,
+        best.statistics,
+        mixed=False,
+        layer_order=best.layer_order,
+    )
+    return outcome, found
 
 
 def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
@@ -302,6 +347,8 @@ def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: So
         return "the objective cost is searched over identical pipelines"
     if limits.stages or limits.order is not None or limits.layers_per_stage is not None or limits.fixed_order:
         return "stages, their order or their layers are pinned"
+    if cost.chain.tensors is not None:
+        return "layers that branch are searched over identical pipelines"
     if not cost.may_mix:
         return "ZeRO-2 and 3 and expert parallel groups need equal pipelines"
     return None
@@ -377,7 +424,17 @@ def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tu
     )
 
 
-def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster, mixed: bool) -> dict[str, Any]:
+def _ignored_shapes(model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
+    """A warning where mixes are asked for and layers branch."""
+    asked = "shapes" in model.constraints.model_fields_set and model.constraints.shapes == "mixed"
+    if not asked or cost.chain.tensors is None:
+        return ()
+    return (
+        Notice("shapes", "constraints.shapes is mixed, but a model whose layers branch gets pipelines of one shape"),
+    )
+
+
+def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster, found: Found) -> dict[str, Any]:
     """Each dimension of the space that the certificate speaks of."""
     names = [g.name for g in cluster.node_groups]
     space = dict(cost.space)
@@ -388,7 +445,7 @@ def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster, mixed: bool) 
         order = "the cluster file's"
     free = [n for g, n in enumerate(names) if g not in limits.idle and g not in limits.use]
     space |= {
-        "pipelines": _MIXED if mixed else _IDENTICAL,
+        "pipelines": _MIXED if found.mixed else _IDENTICAL,
         "group_order": order,
         "may_stay_idle": free,
         "must_stay_idle": [names[g] for g in sorted(limits.idle)],
@@ -399,6 +456,10 @@ def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster, mixed: bool) 
         "layers_per_stage": list(limits.layers_per_stage) if limits.layers_per_stage else "any contiguous split",
         "recompute_choice": "per stage, any number of layers of each kind",
     }
+    if found.layer_order is not None:
+        space["layer_order"] = found.layer_order
+        if not limits.layers_per_stage:
+            space["layers_per_stage"] = "any contiguous sets, as layer_order says"
     return space
 
 

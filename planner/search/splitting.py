@@ -242,10 +242,10 @@ class Splitter:
     def complete(self, ends: tuple[int, ...]) -> Split | None:
         """Whole-layer recompute choices for given stage ends; None when a stage does not fit with whole layers."""
         policies = []
-        for s in range(self.leaf.num_stages):
+        for s, received in enumerate(self.leaf.received(ends)):
             first = ends[s - 1] if s else 0
             counts = self.leaf.root.intervals.prefix[ends[s]] - self.leaf.root.intervals.prefix[first]
-            chosen = choose_policies(self.leaf, s, tuple(int(c) for c in counts))
+            chosen = choose_policies(self.leaf, s, tuple(int(c) for c in counts), received)
             if chosen is None:
                 return None
             policies.append(chosen)
@@ -271,9 +271,10 @@ class Splitter:
 
     def _ban(self, ends: tuple[int, ...]) -> None:
         intervals = self.leaf.root.intervals
+        received = self.leaf.received(ends)
         for s, (a, b) in enumerate(pairwise((0, *ends))):
             counts = intervals.prefix[b] - intervals.prefix[a]
-            if choose_policies(self.leaf, s, tuple(int(c) for c in counts)) is None:
+            if choose_policies(self.leaf, s, tuple(int(c) for c in counts), received[s]) is None:
                 same = intervals.band == intervals.index[a, b]
                 self._banned[s] = self._banned[s] | same if s in self._banned else same
 
@@ -289,9 +290,12 @@ def _least_within(total: Floats, time: Floats, starts: NDArray[np.int64], allowe
     return result
 
 
-def choose_policies(leaf: Leaf, stage: int, counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
+def choose_policies(
+    leaf: Leaf, stage: int, counts: tuple[int, ...], received: float = 0.0
+) -> tuple[tuple[int, ...], ...] | None:
     """A whole number of layers per kind and recompute policy that fits the stage; None when none is found.
 
+    received: elements that the stage receives (`Leaf.received`).
     Cheapest exchanges first; if that fails, everything at its most frugal and back towards the fastest while it fits.
     """
     table, options = leaf.table(stage), leaf.options(stage)
@@ -302,19 +306,19 @@ def choose_policies(leaf: Leaf, stage: int, counts: tuple[int, ...]) -> tuple[tu
         chosen[k][int(fastest[k])] = n
     exchanges = options.whole_exchanges()
     for kind, source, target in exchanges:
-        _exchange(leaf, stage, chosen, (kind, source, target))
-    if leaf.fits(stage, _frozen(chosen)):
+        _exchange(leaf, stage, chosen, (kind, source, target), received)
+    if leaf.fits(stage, _frozen(chosen), received):
         return _frozen(chosen)
     for kind, source, target in exchanges:
         chosen[kind][target] += chosen[kind][source]
         chosen[kind][source] = 0
-    if not leaf.fits(stage, _frozen(chosen)):
+    if not leaf.fits(stage, _frozen(chosen), received):
         return None
     for kind, source, target in reversed(exchanges):
         while chosen[kind][target]:
             chosen[kind][target] -= 1
             chosen[kind][source] += 1
-            if not leaf.fits(stage, _frozen(chosen)):
+            if not leaf.fits(stage, _frozen(chosen), received):
                 chosen[kind][target] += 1
                 chosen[kind][source] -= 1
                 break
@@ -325,13 +329,13 @@ def _frozen(chosen: list[list[int]]) -> tuple[tuple[int, ...], ...]:
     return tuple(tuple(row) for row in chosen)
 
 
-def _exchange(leaf: Leaf, stage: int, chosen: list[list[int]], step: tuple[int, int, int]) -> None:
+def _exchange(leaf: Leaf, stage: int, chosen: list[list[int]], step: tuple[int, int, int], received: float) -> None:
     """Move layers of a kind from one policy to the next until the stage fits or none is left."""
     kind, source, target = step
     table = leaf.table(stage)
     freed = float(table.saved_bytes[source, kind] - table.saved_bytes[target, kind]) * leaf.in_flight[stage]
     while chosen[kind][source]:
-        missing = leaf.peak_bytes(stage, _frozen(chosen)) - table.usable_bytes
+        missing = leaf.peak_bytes(stage, _frozen(chosen), received) - table.usable_bytes
         if missing <= 0:
             return
         n = min(chosen[kind][source], max(1, int(missing / freed)))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from planner.search.solve import SolveOptions
     from planner.spec import Cluster, ModelSpec
 
-__all__ = ["Older", "OlderPlan", "or_older", "with_older_plan"]
+__all__ = ["Older", "OlderPlan", "no_start", "or_older", "with_older_plan"]
 
 _NOTICE = "warm_start"
 _SAME = 1e-9
@@ -88,6 +88,12 @@ def or_older(found: Found | None, older: Older, outcome: Outcome) -> Found | Non
     return Found(plan.choices, plan.objective, min(bound, plan.objective), why, statistics, mixed, known)
 
 
+def no_start(options: SolveOptions, why: object) -> Older:
+    """No older plan to begin with, and what to say if one was given."""
+    message = f"the older plan is no start: {why}; the search begins without it"
+    return Older(None, () if options.warm_start is None else (Notice(_NOTICE, message),))
+
+
 class _UnfitError(Exception):
     """Why an older plan is no start."""
 
@@ -120,8 +126,7 @@ def with_older_plan(
             step = _checked(cluster, model, graph, cost, choices, options.ignore_memory)
             plan, said = OlderPlan(choices, step, None), ()
     except _UnfitError as unfit:
-        message = f"the older plan is no start: {unfit}; the search begins without it"
-        return Older(None, (Notice(_NOTICE, message),)), settings
+        return no_start(options, unfit), settings
     left = max(0.0, settings.time_limit_s - (time.monotonic() - begin))
     return Older(plan, said), replace(settings, warm=plan.best, time_limit_s=left)
 

@@ -337,10 +337,8 @@ def test_tables_of_mixed_settings_are_below_what_any_mix_takes(mix: list[Pipelin
             kinds = cost.chain.kinds[stage.first : stage.end]
             least = sum(table.reduction_s[k] for k in kinds) + table.fixed_update_s
             assert least <= real.time.reduction_s * (1 + 1e-12)
-        for a, b, same, boundary in zip(
-            shape.stages, shape.stages[1:], shape.same_node, numbers.boundaries, strict=False
-        ):
-            free = cost.transfer(a.group, a.tensor, b.group, b.tensor, same, shape.setting)
+        for a, b, boundary in zip(shape.stages, shape.stages[1:], numbers.boundaries, strict=False):
+            free = cost.transfer(a.group, a.tensor, b.group, b.tensor, boundary.same_node, shape.setting)
             assert free.forward_s[cost.chain.kinds[a.end - 1]] <= boundary.onward_s * (1 + 1e-12)
 
 

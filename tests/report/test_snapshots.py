@@ -18,6 +18,7 @@ from planner.spec import parse_cluster, parse_model
 from tests.plan.handmade import document
 from tests.plan.mixed import SITES, entry, mixed_plan, three
 from tests.plan.small import CLUSTER, MODEL, small_plan
+from tests.plan.test_branching import plan_of
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -115,6 +116,13 @@ def test_a_long_plan_in_full_hides_nothing() -> None:
     text = drawn(plan_report(long(), full=True))
     compare("plan_full", text)
     assert all(notice.message in text for notice in long().warnings)
+
+
+def test_a_plan_whose_layers_branch() -> None:
+    plan = plan_of([[1, 3], [0], [2, 4]], {(0, 2): 1, (1, 3): 2, (2, 4): 3, (3, 4): 5, (0, 4): 2})
+    stated = {"layer_order": "every order that the graph allows: the layers of a stage are contiguous in the graph"}
+    certificate = plan.certificate.model_copy(update={"plan_space": stated})
+    compare("plan_branching", drawn(plan_report(plan.model_copy(update={"certificate": certificate}), full=False)))
 
 
 def test_a_plan_of_several_shapes() -> None:

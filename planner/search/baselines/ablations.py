@@ -225,7 +225,8 @@ def rate_under(change: Change, side: Side, options: SolveOptions, budget: Budget
         return Rate(0.0, 0.0 if outcome.why_stopped == "exhausted" else math.inf, outcome.why_stopped == "exhausted")
     found = outcome.leaf is not None
     settled = found and _near((step - outcome.bound) / step, options.gap)
-    proved = outcome.bound if found and _only_identical(side) else 0.0
+    all_searched = _only_identical(side) and cost.chain.tensors is None  # here layers stay in the model's order
+    proved = outcome.bound if found and all_searched else 0.0
     return Rate(tokens / step, tokens / min(proved, step) if proved > 0 else math.inf, settled)
 
 

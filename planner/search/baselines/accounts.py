@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from planner.cost.recurrence import ChainTimes, step_time
+from planner.cost.branching_recurrence import BranchTimes, pairs_step_time
 from planner.cost.schedule import in_flight_counts
 from planner.plan.ranks import ChipMap
 
@@ -48,15 +48,16 @@ def _run(pipeline: Pipeline, change: Replay) -> float:
     held = in_flight_counts(pipeline.schedule.name, len(stages), micro_batches)
     if any(now > stage.in_flight for now, stage in zip(held, stages, strict=True)):
         return float("inf")
+    pairs = [(t.from_stage, t.to_stage) for t in pipeline.transfers]
     sends = [(0.0, 0.0) if change.free_links else (t.time_s, t.backward_time_s) for t in pipeline.transfers]
-    times = ChainTimes(
+    times = BranchTimes(
         forward=[stage.time.forward_s for stage in stages],
         backward=[_micro_batch_s(stage, change.no_recompute) - stage.time.forward_s for stage in stages],
         update=[stage.time.reduction_s + stage.time.optimizer_s for stage in stages],
-        send_forward=[onward for onward, _ in sends],
-        send_backward=[back for _, back in sends],
+        send_forward={pair: onward for pair, (onward, _) in zip(pairs, sends, strict=True)},
+        send_backward={pair: back for pair, (_, back) in zip(pairs, sends, strict=True)},
     )
-    return step_time(times, held, micro_batches)
+    return pairs_step_time(times, held, micro_batches)
 
 
 def _micro_batch_s(stage: Stage, no_recompute: bool = False) -> float:

@@ -216,24 +216,24 @@ class RuleSearch:
     def _shape(self, leaf: Leaf, ends: tuple[int, ...]) -> Shape:
         """The stages with the recompute that they need, or with the least memory where even that is too much."""
         policies, missing = [], []
-        for s in range(leaf.num_stages):
+        for s, received in enumerate(leaf.received(ends)):
             first = ends[s - 1] if s else 0
             counts = tuple(int(n) for n in self.intervals.prefix[ends[s]] - self.intervals.prefix[first])
             stage = leaf.stages[s]
-            key = (id(leaf.root_for_tables), stage.group, stage.tensor, leaf.in_flight[s], counts)
+            key = (id(leaf.root_for_tables), stage.group, stage.tensor, leaf.in_flight[s], counts, received)
             if key not in self._policies:
-                self._policies[key] = self._stage(leaf, s, counts)
+                self._policies[key] = self._stage(leaf, s, counts, received)
             policies.append(self._policies[key][0])
             missing.append(self._policies[key][1])
         worst = max(range(len(missing)), key=lambda s: missing[s])
         return Shape(leaf, Split(ends, tuple(policies)), max(0.0, missing[worst]), worst)
 
-    def _stage(self, leaf: Leaf, s: int, counts: tuple[int, ...]) -> tuple[Policies, float]:
-        chosen = choose_policies(leaf, s, counts)
+    def _stage(self, leaf: Leaf, s: int, counts: tuple[int, ...], received: float) -> tuple[Policies, float]:
+        chosen = choose_policies(leaf, s, counts, received)
         if chosen is not None:
             return chosen, 0.0
         table = leaf.table(s)
         frugal = (table.saved_bytes * leaf.in_flight[s] + table.transient_bytes).argmin(axis=0)
         number = table.recompute_s.shape[0]
         least = tuple(tuple(n if q == frugal[k] else 0 for q in range(number)) for k, n in enumerate(counts))
-        return least, leaf.peak_bytes(s, least) - table.usable_bytes
+        return least, leaf.peak_bytes(s, least, received) - table.usable_bytes

@@ -20,7 +20,8 @@ class StageTable:
 
     forward_s, backward_s: (layers,) seconds; backward is the whole of it.  update_s: seconds after the last one.
     static_bytes, saved_bytes (per micro-batch in flight), transient_bytes (largest working set): (layers,).
-    usable_bytes: for all of these, communication buffers taken off.  fixed_update_s: once a stage.
+    usable_bytes: for all of these.  fixed_update_s: once a stage.
+    buffer_bytes: (tensors,) of one that arrives from another stage, or its gradient; empty: none.
     """
 
     forward_s: tuple[float, ...]
@@ -31,6 +32,7 @@ class StageTable:
     transient_bytes: tuple[float, ...]
     usable_bytes: float
     fixed_update_s: float = 0.0
+    buffer_bytes: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -40,6 +42,7 @@ class PipelineProblem:
     in_flight: k_s per stage, not increasing.  together: sets of layers that share a stage.
     send_forward_s[a, b]: (tensors,) seconds for each tensor made on stage a and needed on stage b, for all a < b;
     send_backward_s[a, b]: its gradient from b to a.  A tensor is sent once to each stage that needs it, directly.
+    latency_s[a, b]: (onward, back) seconds beside, once for all that a sends to b; 0 where absent.
     """
 
     tensors: tuple[Tensor, ...]
@@ -49,6 +52,7 @@ class PipelineProblem:
     send_forward_s: Mapping[tuple[int, int], tuple[float, ...]]
     send_backward_s: Mapping[tuple[int, int], tuple[float, ...]]
     together: tuple[tuple[int, ...], ...] = field(default=())
+    latency_s: Mapping[tuple[int, int], tuple[float, float]] = field(default_factory=dict)
 
     @property
     def num_layers(self) -> int:
@@ -67,15 +71,32 @@ class PipelineProblem:
         """(source, consumer) of every tensor, without repetition, in a fixed order."""
         return sorted({(t.source, v) for t in self.tensors for v in t.consumers})
 
+    def latency(self, pair: tuple[int, int]) -> tuple[float, float]:
+        """Onward and back."""
+        return self.latency_s.get(pair, (0.0, 0.0))
+
+    def buffers(self, stage_of: Sequence[int]) -> list[float]:
+        """Bytes of receive buffers of every stage: for tensors that arrive, and gradients that come back."""
+        total = [0.0] * self.num_stages
+        for t, tensor in enumerate(self.tensors):
+            a = stage_of[tensor.source]
+            for b in {stage_of[v] for v in tensor.consumers} - {a}:
+                for s in (a, b):
+                    total[s] += self.stages[s].buffer_bytes[t] if self.stages[s].buffer_bytes else 0.0
+        return total
+
     def needed_bytes(self, s: int, layers: Sequence[int]) -> float:
-        """What stage s needs to hold the layers: static + in flight x saved + the largest working set."""
+        """What stage s needs to hold the layers: static + in flight x saved + the largest working set.
+
+        Without receive buffers, which depend on the other stages.
+        """
         table = self.stages[s]
         kept = sum(table.static_bytes[v] + self.in_flight[s] * table.saved_bytes[v] for v in layers)
         return kept + max((table.transient_bytes[v] for v in layers), default=0.0)
 
-    def fits(self, s: int, layers: Sequence[int]) -> bool:
+    def fits(self, s: int, layers: Sequence[int], buffers: float = 0.0) -> bool:
         """Whether stage s can hold the layers, to a relative 1e-9 for sums in different orders."""
-        return self.needed_bytes(s, layers) <= self.stages[s].usable_bytes * (1 + 1e-9)
+        return self.needed_bytes(s, layers) + buffers <= self.stages[s].usable_bytes * (1 + 1e-9)
 
 
 @dataclass(frozen=True)
@@ -98,8 +119,9 @@ def times_of(problem: PipelineProblem, stage_of: Sequence[int]) -> BranchTimes:
     for t, tensor in enumerate(problem.tensors):
         a = stage_of[tensor.source]
         for b in sorted({stage_of[v] for v in tensor.consumers} - {a}):
-            there[a, b] = there.get((a, b), 0.0) + problem.send_forward_s[a, b][t]
-            back[a, b] = back.get((a, b), 0.0) + problem.send_backward_s[a, b][t]
+            latency = problem.latency((a, b))
+            there[a, b] = there.get((a, b), latency[0]) + problem.send_forward_s[a, b][t]
+            back[a, b] = back.get((a, b), latency[1]) + problem.send_backward_s[a, b][t]
     update = [x + table.fixed_update_s for x, table in zip(update, problem.stages, strict=True)]
     return BranchTimes(forward, backward, update, there, back)
 
@@ -113,14 +135,13 @@ def evaluate_pipeline(problem: PipelineProblem, stage_of: Sequence[int]) -> Pipe
     for group in problem.together:
         if len({stage_of[v] for v in group}) > 1:
             wrong.append(f"layers {group} are not on one stage")
-    for s in range(problem.num_stages):
+    for s, buffers in enumerate(problem.buffers(stage_of)):
         own = [v for v in range(problem.num_layers) if stage_of[v] == s]
         if not own:
             wrong.append(f"stage {s} is empty")
-        if not problem.fits(s, own):
-            wrong.append(
-                f"stage {s} needs {problem.needed_bytes(s, own):g} of {problem.stages[s].usable_bytes:g} bytes"
-            )
+        if not problem.fits(s, own, buffers):
+            needed = problem.needed_bytes(s, own) + buffers
+            wrong.append(f"stage {s} needs {needed:g} of {problem.stages[s].usable_bytes:g} bytes")
     if any(stage_of[u] > stage_of[v] for u, v in problem.edges()):
         return PipelineVerdict(float("inf"), tuple(wrong))
     step = branch_step_time(times_of(problem, stage_of), problem.in_flight, problem.micro_batches)

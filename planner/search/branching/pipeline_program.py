@@ -54,6 +54,10 @@ class PipelineProgram:
     def stages(self) -> range:
         return range(self.problem.num_stages)
 
+    def passing(self, t: int, s: int) -> list[Any]:
+        """Variables of tensor t on its way to stage s, and from it."""
+        return [sent for (tensor, *pair), sent in self.send.items() if tensor == t and s in pair]
+
     def stages_of(self, values: Mapping[str, float]) -> list[int]:
         """(layers,) the stage of each layer in a solution."""
         return [max(self.stages, key=lambda s: values[self.place[v, s].name]) for v in self.layers]
@@ -72,8 +76,8 @@ def build_pipeline(
     keep_order(m)
     keep_together(m)
     fill_stages(m)
-    limit_memory(m)
     send_tensors(m)
+    limit_memory(m)
     define_times(m)
     bound_stages(m)
     bound_links(m)
@@ -134,20 +138,22 @@ def limit_memory(m: PipelineProgram) -> None:
     """Each stage's layers fit its chip, with the largest working set among them.
 
     for all stages s:    (GiB)
-        sum_v (static[s, v] + in_flight[s] * saved[s, v]) * place[v, s] + working[s] <= usable[s]
+        sum_v (static[s, v] + in_flight[s] * saved[s, v]) * place[v, s] + working[s]
+            + sum_t buffer[s, t] * (sum_{a<s} send[t, a, s] + sum_{b>s} send[t, s, b]) <= usable[s]
         working[s] >= transient[s, v] * place[v, s]    for all layers v
     """
     import pulp
 
     for s in m.stages:
         table, k_s = m.problem.stages[s], m.problem.in_flight[s]
-        if m.problem.fits(s, m.layers):
+        if m.problem.fits(s, m.layers, m.problem.num_stages * sum(table.buffer_bytes)):
             continue
         working = m.lp.add_variable(f"working__s{s}", 0, max(table.transient_bytes) / _GIB)
         for v in m.layers:
             if table.transient_bytes[v]:
                 m.lp += working >= table.transient_bytes[v] / _GIB * m.place[v, s], f"working__l{v}__s{s}"
         kept = [(table.static_bytes[v] + k_s * table.saved_bytes[v]) / _GIB * m.place[v, s] for v in m.layers]
+        kept += [size / _GIB * sent for t, size in enumerate(table.buffer_bytes) for sent in m.passing(t, s) if size]
         m.lp += pulp.lpSum(kept) + working <= table.usable_bytes / _GIB, f"memory__s{s}"
 
 
@@ -177,7 +183,8 @@ def send_tensors(m: PipelineProgram) -> None:
 def define_times(m: PipelineProgram) -> None:
     """Stage, update and transfer times as expressions of the layers held (percent of the limit).
 
-    F_s = sum_v forward[s, v] place[v, s];  B_s, u_s likewise;  c_ab = sum_t transfer[a, b, t] send[t, a, b]
+    F_s = sum_v forward[s, v] place[v, s];  B_s, u_s likewise
+    c_ab = sum_t transfer[a, b, t] send[t, a, b] + latency[a, b] used[a, b]
     """
     import pulp
 
@@ -186,13 +193,14 @@ def define_times(m: PipelineProgram) -> None:
             own.append(pulp.lpSum(seconds[v] / m.unit_s * m.place[v, s] for v in m.layers))
         m.update[s] = m.update[s] + table.fixed_update_s / m.unit_s
     for a, b in m.problem.pairs:
-        for own_pair, table_s in (
-            (m.send_forward, m.problem.send_forward_s),
-            (m.send_backward, m.problem.send_backward_s),
+        for own_pair, table_s, latency in (
+            (m.send_forward, m.problem.send_forward_s, m.problem.latency((a, b))[0]),
+            (m.send_backward, m.problem.send_backward_s, m.problem.latency((a, b))[1]),
         ):
-            own_pair[a, b] = pulp.lpSum(
-                x / m.unit_s * m.send[t, a, b] for t, x in enumerate(table_s[a, b]) if (t, a, b) in m.send
-            )
+            terms = [x / m.unit_s * m.send[t, a, b] for t, x in enumerate(table_s[a, b]) if (t, a, b) in m.send]
+            if latency:
+                terms.append(latency / m.unit_s * m.used[a, b])
+            own_pair[a, b] = pulp.lpSum(terms)
 
 
 def bound_stages(m: PipelineProgram) -> None:

@@ -17,7 +17,8 @@ from planner.search.highs import solve_program
 
 __all__ = ["PipelineAnswer", "solve_pipeline"]
 
-_LEAST_GAP = 1e-6
+_LEAST_GAP = 8e-7
+"""With what limits are rounded by it stays below one millionth."""
 _TOLERANCE = 1e-7
 """Relative: HiGHS' feasibility tolerance on times scaled to a hundred."""
 
@@ -53,13 +54,16 @@ def solve_pipeline(
     gap: float = 1e-6,
     time_limit_s: float = 60.0,
     should_stop: Callable[[], bool] = lambda: False,
+    below_s: float = math.inf,
 ) -> PipelineAnswer:
     """The fastest assignment to a relative gap (0: to one millionth).
+
+    below_s: slower assignments are of no use; `gap` without an assignment then means that there is none below it.
 
     The program is solved for step times up to (1 - gap) x the best known, its solution run exactly and the critical
     path added as a row, until the program has no solution: then that limit is a bound.
     """
-    search = _Search(problem, max(gap, _LEAST_GAP))
+    search = _Search(problem, max(gap, _LEAST_GAP), below_s)
     return search.run(time.monotonic() + time_limit_s, should_stop)
 
 
@@ -69,8 +73,8 @@ class _Search:
     unconfirmed: the largest bound of a program before the last; it serves when the clock ends the search.
     """
 
-    def __init__(self, problem: PipelineProblem, gap: float) -> None:
-        self.problem, self.gap = problem, gap
+    def __init__(self, problem: PipelineProblem, gap: float, below_s: float) -> None:
+        self.problem, self.gap, self.below = problem, gap, below_s
         self.stage_of: tuple[int, ...] | None = None
         self.step = math.inf
         self.programs = 0
@@ -84,8 +88,9 @@ class _Search:
         if self.bound == math.inf:
             return self._answer("infeasible")
         while True:
-            limit = self.step * (1 - self.gap) * (1 - _TOLERANCE) if self.stage_of else _slowest(self.problem)
-            if self.stage_of is not None and self.bound >= limit:
+            known = min(self.step, self.below)
+            limit = known * (1 - self.gap) * (1 - _TOLERANCE) if known < math.inf else _slowest(self.problem)
+            if known < math.inf and self.bound >= limit:
                 return self._answer("gap")
             left = deadline - time.monotonic()
             if left <= 0 or should_stop():
@@ -102,8 +107,9 @@ class _Search:
         if answer.stop == "infeasible":
             answer = confirm(m.lp, answer, time_limit_s=left, should_stop=should_stop)
             if answer.stop == "infeasible":
-                self.bound = math.inf if self.stage_of is None else max(self.bound, limit)
-                return "infeasible" if self.stage_of is None else "gap"
+                unknown = self.stage_of is None and self.below == math.inf
+                self.bound = math.inf if unknown else max(self.bound, limit)
+                return "infeasible" if unknown else "gap"
         elif answer.bound > 0:
             relaxed = answer.bound * m.unit_s * (1 - _TOLERANCE)
             self.unconfirmed = max(self.unconfirmed, min(relaxed, limit))
@@ -136,7 +142,7 @@ def _slowest(problem: PipelineProblem) -> float:
     one = sum(
         max(table.forward_s[v] + table.backward_s[v] for table in problem.stages) for v in range(problem.num_layers)
     )
-    for sends in (problem.send_forward_s, problem.send_backward_s):
+    for sends in (problem.send_forward_s, problem.send_backward_s, problem.latency_s):
         one += sum(sum(own) for own in sends.values())
     update = max(sum(table.update_s) + table.fixed_update_s for table in problem.stages)
     return problem.micro_batches * one + update or 1.0

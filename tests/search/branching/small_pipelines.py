@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from dataclasses import replace
 from itertools import product
 
 from planner.cost.branching_recurrence import BranchTimes, branch_step_time
@@ -53,6 +54,17 @@ def _table(r: random.Random, n: int) -> StageTable:
     )
 
 
+def with_buffers_and_latency(problem: PipelineProblem, seed: int) -> PipelineProblem:
+    """The problem with receive buffers of whole GiB on every stage, and latencies between some."""
+    r = random.Random(seed)
+    stages = tuple(
+        replace(table, buffer_bytes=tuple(float(r.choice([0, 1, 2])) * GIB for _ in problem.tensors))
+        for table in problem.stages
+    )
+    latency = {pair: (r.choice([0.25, 1.0]), r.choice([0.0, 2.0])) for pair in problem.pairs if r.random() < 0.7}
+    return replace(problem, stages=stages, latency_s=latency)
+
+
 def optimum_by_exhaustion(problem: PipelineProblem) -> float:
     """The least step time over all maps from layers to stages that keep the order, fill every stage and fit."""
     n, p = problem.num_layers, problem.num_stages
@@ -62,7 +74,8 @@ def optimum_by_exhaustion(problem: PipelineProblem) -> float:
             continue
         if any(len({stage_of[v] for v in group}) > 1 for group in problem.together):
             continue
-        if all(_fits(problem, s, [v for v in range(n) if stage_of[v] == s]) for s in range(p)):
+        received = [_received(problem, s, stage_of) for s in range(p)]
+        if all(_fits(problem, s, [v for v in range(n) if stage_of[v] == s], received[s]) for s in range(p)):
             best = min(best, _step(problem, stage_of))
     return best
 
@@ -71,11 +84,21 @@ def _in_order(problem: PipelineProblem, stage_of: tuple[int, ...]) -> bool:
     return all(stage_of[t.source] <= stage_of[v] for t in problem.tensors for v in t.consumers)
 
 
-def _fits(problem: PipelineProblem, s: int, layers: list[int]) -> bool:
+def _received(problem: PipelineProblem, s: int, stage_of: tuple[int, ...]) -> float:
+    """Buffers of tensors made elsewhere, and of gradients from every other stage that needs one made here."""
+    total = 0.0
+    for t, tensor in enumerate(problem.tensors):
+        users = {stage_of[v] for v in tensor.consumers}
+        times = len(users - {s}) if stage_of[tensor.source] == s else s in users
+        total += times * (problem.stages[s].buffer_bytes[t] if problem.stages[s].buffer_bytes else 0.0)
+    return total
+
+
+def _fits(problem: PipelineProblem, s: int, layers: list[int], received: float) -> bool:
     """Whole GiB in these problems, so that sums are exact."""
     table = problem.stages[s]
     held = sum(table.static_bytes[v] + problem.in_flight[s] * table.saved_bytes[v] for v in layers)
-    return held + max(table.transient_bytes[v] for v in layers) <= table.usable_bytes
+    return held + received + max(table.transient_bytes[v] for v in layers) <= table.usable_bytes
 
 
 def _step(problem: PipelineProblem, stage_of: tuple[int, ...]) -> float:
@@ -91,8 +114,9 @@ def _step(problem: PipelineProblem, stage_of: tuple[int, ...]) -> float:
         for b in range(stage_of[tensor.source] + 1, p):
             if b in [stage_of[v] for v in tensor.consumers]:
                 pair = (stage_of[tensor.source], b)
-                there[pair] = there.get(pair, 0.0) + problem.send_forward_s[pair][t]
-                back[pair] = back.get(pair, 0.0) + problem.send_backward_s[pair][t]
+                onward, return_ = problem.latency_s.get(pair, (0.0, 0.0))
+                there[pair] = there.get(pair, onward) + problem.send_forward_s[pair][t]
+                back[pair] = back.get(pair, return_) + problem.send_backward_s[pair][t]
     return branch_step_time(
         BranchTimes(forward, backward, update, there, back), problem.in_flight, problem.micro_batches
     )

@@ -89,6 +89,17 @@ def test_on_chains_it_is_the_recurrence_of_chains(first_seed: int) -> None:
         assert (ours.forward_end, ours.backward_end) == (theirs.forward_end, theirs.backward_end)
 
 
+@pytest.mark.parametrize("first_seed", range(0, 120, 40))
+def test_many_micro_batches_take_what_all_their_actions_take(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 40):
+        r = random.Random(seed)
+        times = random_times(r, chain=False)
+        m = r.randint(201, 900)
+        counts = in_flight_counts(r.choice(SCHEDULES), times.num_stages, m)
+        step = run_branches(times, counts, m).step
+        assert branch_step_time(times, counts, m) == pytest.approx(step, rel=1e-12), seed
+
+
 @pytest.mark.parametrize("first_seed", range(0, 400, 100))
 def test_it_equals_the_longest_path_through_all_actions(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 100):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -11,7 +11,7 @@ from planner.search.branching.pipeline import PipelineProblem, StageTable, evalu
 from planner.search.branching.pipeline_ideals import least_busiest_stage
 from planner.search.branching.pipeline_solve import solve_pipeline
 from planner.search.branching.problem import Tensor
-from tests.search.branching.small_pipelines import optimum_by_exhaustion, random_pipeline
+from tests.search.branching.small_pipelines import optimum_by_exhaustion, random_pipeline, with_buffers_and_latency
 
 SEEDS = range(100)
 
@@ -26,9 +26,27 @@ def test_the_search_is_right_where_the_solver_with_presolve_was_not() -> None:
     compare([320])
 
 
-def compare(seeds: Iterable[int]) -> None:
-    for seed in seeds:
+def test_it_does_with_receive_buffers_and_one_latency_a_pair_of_stages() -> None:
+    compare(range(40), with_buffers_and_latency)
+
+
+def test_a_limit_closes_the_search_without_an_assignment() -> None:
+    for seed in range(20):
         problem = random_pipeline(seed)
+        best = optimum_by_exhaustion(problem)
+        if not 0 < best < math.inf:
+            continue
+        answer = solve_pipeline(problem, below_s=best * (1 - 1e-4))
+        assert answer.stopped == "gap", seed
+        assert answer.bound_s >= min(best, best * (1 - 1e-4)) * (1 - 2e-6), seed
+        assert answer.bound_s <= best * (1 + 1e-9), seed
+
+
+def compare(
+    seeds: Iterable[int], change: Callable[[PipelineProblem, int], PipelineProblem] = lambda problem, _: problem
+) -> None:
+    for seed in seeds:
+        problem = change(random_pipeline(seed), seed)
         best = optimum_by_exhaustion(problem)
         answer = solve_pipeline(problem, time_limit_s=60)
         if math.isinf(best):
