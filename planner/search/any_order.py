@@ -51,7 +51,7 @@ def share_of_time(chain: Chain) -> float:
 
 @dataclass(frozen=True)
 class InAnyOrder:
-    """placed: the best pipeline.  objective: its.  bound: of the objective, for the space that `layer_order` describes."""
+    """placed: the best pipeline, and its objective.  bound: for the space that `layer_order` describes."""
 
     placed: Placed
     objective: float

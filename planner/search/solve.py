@@ -18,7 +18,7 @@ from planner.search.floors import mix_floor
 from planner.search.highs import SolverName, require_solver, start_log
 from planner.search.outcome import Found
 from planner.search.relaxed import RelaxedProblem
-from planner.search.warm import Older, or_older, with_older_plan
+from planner.search.warm import Older, no_start, or_older, with_older_plan
 
 if TYPE_CHECKING:
     from planner.cost.model import CostModel
