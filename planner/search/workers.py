@@ -5,12 +5,17 @@ depend on `jobs`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from multiprocessing import get_context
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
+from planner.errors import InputError
 from planner.search.candidates import Root, make_roots
 from planner.search.highs import SolverChoice
 from planner.search.intervals import Intervals
@@ -31,10 +36,13 @@ _roots: list[Root] = []
 """A worker process's own roots, made once when it starts."""
 
 
-def _start_worker(problem: Problem, settings: SearchSettings) -> None:
+def _start_worker(path: str) -> None:
+    """path: a file with what the search is about; a pipe would block the search for ever if a worker cannot start."""
+    import pickle
     import signal
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    problem, settings = pickle.loads(Path(path).read_bytes())
     _roots[:] = make_roots(problem, Intervals(problem.chain), settings.limits)
 
 
@@ -86,9 +94,11 @@ class Workers:
     def __init__(self, problem: Problem, settings: SearchSettings, roots: list[Root]) -> None:
         self.roots, self.settings = roots, settings
         self._pool: ProcessPoolExecutor | None = None
+        self._inputs: str | None = None
         if settings.jobs > 1:
+            self._inputs = _written((problem, settings))
             self._pool = ProcessPoolExecutor(
-                settings.jobs, get_context("spawn"), initializer=_start_worker, initargs=(problem, settings)
+                settings.jobs, get_context("spawn"), initializer=_start_worker, initargs=(self._inputs,)
             )
 
     def close(self) -> None:
@@ -98,6 +108,8 @@ class Workers:
             self._pool.shutdown(wait=False, cancel_futures=True)
             for process in processes:
                 process.kill()
+        if self._inputs is not None:
+            Path(self._inputs).unlink(missing_ok=True)
 
     def survey_here(
         self,
@@ -144,8 +156,8 @@ class Workers:
                 )
                 for i, floor, effort in batch
             ]
-        futures = [self._pool.submit(_survey, i, target, gap, deadline, floor, effort) for i, floor, effort in batch]
-        return [_wait(f, should_stop) or Survey(complete=False) for f in futures]
+        calls = [(i, target, gap, deadline, floor, effort) for i, floor, effort in batch]
+        return _answers(self._pool, _survey, calls, should_stop, Survey(complete=False))
 
     def sifts(
         self, batch: list[Question], target: Target, gap: float, should_stop: Callable[[], bool], deadline: float
@@ -153,8 +165,8 @@ class Workers:
         """One question a root, all at the same target. `should_stop` knows of the deadline; workers only of that."""
         if self._pool is None:
             return [sift_root(self.roots[q.index], q, target, gap, should_stop) for q in batch]
-        futures = [self._pool.submit(_sift, q, target, gap, deadline) for q in batch]
-        return [_wait(f, should_stop) or Sift(0.0, math.inf, None) for f in futures]
+        calls = [(q, target, gap, deadline) for q in batch]
+        return _answers(self._pool, _sift, calls, should_stop, Sift(0.0, math.inf, None))
 
     def proofs(
         self,
@@ -168,12 +180,42 @@ class Workers:
         solver = self.settings.program_solver
         if self._pool is None:
             return [_prove_here(self.roots[i], o, target, gap, deadline, solver, should_stop) for _, i, o in batch]
-        futures = [self._pool.submit(_prove, i, o, target, gap, deadline, solver) for _, i, o in batch]
+        calls = [(i, o, target, gap, deadline, solver) for _, i, o in batch]
         nothing = (Proof(0.0, None, target.objective, False, 0), 1.0)
-        return [_wait(f, should_stop) or nothing for f in futures]
+        return _answers(self._pool, _prove, calls, should_stop, nothing)
 
 
 _Result = TypeVar("_Result")
+
+
+def _written(inputs: object) -> str:
+    """The path of a file with pickled inputs, readable by this user alone."""
+    import pickle
+
+    handle, path = tempfile.mkstemp(prefix="dplan-", suffix=".pickle")
+    with os.fdopen(handle, "wb") as file:
+        pickle.dump(inputs, file)
+    return path
+
+
+def _answers(
+    pool: ProcessPoolExecutor,
+    function: Callable[..., _Result],
+    calls: Sequence[tuple[object, ...]],
+    should_stop: Callable[[], bool],
+    nothing: _Result,
+) -> list[_Result]:
+    """The function's results, in order; `nothing` for those that the search no longer waits for."""
+    try:
+        futures = [pool.submit(function, *call) for call in calls]
+        return [_wait(future, should_stop) or nothing for future in futures]
+    except BrokenProcessPool:
+        raise InputError.single(
+            path="jobs",
+            what="worker processes end as soon as they start",
+            why="each imports the main module again, which calls solve itself or is no file",
+            fix='call solve below `if __name__ == "__main__":`, or leave jobs at 1',
+        ) from None
 
 
 def _wait(future: Future[_Result], should_stop: Callable[[], bool]) -> _Result | None:

@@ -1,0 +1,45 @@
+"""Worker processes: a program that starts them the wrong way is told so and does not hang."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.plan.small import CLUSTER, MODEL
+
+ROOT = Path(__file__).parents[2]
+GUARD = 'if __name__ == "__main__":\n    '
+ASKED = f"""
+from planner import SolveOptions, solve
+from planner.spec import parse_cluster, parse_model
+cluster = parse_cluster({CLUSTER!r}, "c.yaml")
+model = parse_model({MODEL!r} + "constraints: {{shapes: identical}}", "m.yaml")
+"""
+SOLVED = "print(solve(cluster, model, SolveOptions(jobs=2, gap=0.0)).why_stopped)\n"
+
+
+def run(program: Path | None, text: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-" if program is None else str(program)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    given = text if program is None else None
+    return subprocess.run(command, input=given, capture_output=True, text=True, timeout=120, env=environment)
+
+
+@pytest.mark.parametrize("from_a_file", [True, False])
+def test_workers_that_cannot_start_are_an_error_with_a_remedy(tmp_path: Path, from_a_file: bool) -> None:
+    text, path = ASKED + SOLVED, tmp_path / "program.py"
+    path.write_text(text)
+    ran = run(path if from_a_file else None, text)
+    assert ran.returncode == 1
+    assert 'below `if __name__ == "__main__":`' in ran.stderr.splitlines()[-1]
+
+
+def test_a_guarded_program_solves_in_several_processes(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    path.write_text(ASKED + GUARD + SOLVED)
+    ran = run(path, "")
+    assert (ran.returncode, ran.stdout) == (0, "gap\n"), ran.stderr
