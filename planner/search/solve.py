@@ -379,8 +379,12 @@ def _mixed(
     def stop() -> bool:
         return interrupted() or time.monotonic() >= deadline
 
+    late = False
+
     def hurry() -> bool:
-        return interrupted() or time.monotonic() >= middle
+        nonlocal late
+        late = late or time.monotonic() >= middle
+        return late or interrupted()
 
     pinned = model.constraints.data_parallel
     numbers = None if pinned is None else (pinned if isinstance(pinned, tuple) else (pinned,))
@@ -403,10 +407,10 @@ def _mixed(
     choices = choices or (single.choices if single is not None else ())
     why: WhyStopped = "exhausted"
     if mixed.step_time - bound <= max(settings.gap, 1e-6) * mixed.step_time * (1 + 1e-6):
-        why = "time" if outcome.warmed else "gap"
+        why = "time" if outcome.warmed or late else "gap"
     elif interrupted():
         why = "interrupted"
-    elif stop() or outcome.why_stopped == "time":
+    elif late or stop() or outcome.why_stopped == "time":
         why = "time"
     statistics = {**outcome.statistics, **mixed.statistics}
     known = None if single is None else single.bound
