@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from planner.cost.assumptions import assumptions
 from planner.cost.breakdown import StageBreakdown, StageMemory, StageTime
-from planner.cost.communication import gather_after_transfer_s, transfer_s
+from planner.cost.communication import limited
 from planner.cost.compute import chip_rates
 from planner.cost.figures import require_figures, usable_groups, wholly_measured
 from planner.cost.kinds import kind_arrays
@@ -18,8 +18,6 @@ from planner.cost.links import (
     group_links,
     least_ring,
     line_bytes_per_s,
-    link_between,
-    link_inside,
     shared_ring,
 )
 from planner.cost.memory import boundary_buffers_bytes, saved_bytes, static_memory, transient_bytes
@@ -27,7 +25,10 @@ from planner.cost.precision import recipe_of
 from planner.cost.sharding import Degrees
 from planner.cost.space import layout_of, micro_batch_sizes, plan_space, refusal
 from planner.cost.tables import LayerTable, Reduction, TransferTable
+from planner.cost.traffic import StageWays, best_detour, best_ways
+from planner.cost.transfers import Ends, transfer_table
 from planner.cost.update import Rings, optimizer_s, reduction
+from planner.cost.uplinks import FREE, Detour, Uplinks
 from planner.graph.limits import padded_vocabulary
 
 if TYPE_CHECKING:
@@ -84,12 +85,13 @@ class CostModel:
         self.excluded: tuple[Notice, ...] = (*self._left_out, *graph.notices)
         self._kinds = kind_arrays(graph, self.policies)
         self.chain: Chain = self._kinds.chain
+        self.uplinks: Uplinks | None = None if cluster.topology is None else Uplinks(cluster, cluster.topology)
         self._links: dict[int, GroupLinks] = {}
-        self._times: dict[tuple[int, int, int, int, int, bool], tuple[LayerTimes, LayerTimes]] = {}
+        self._times: dict[tuple[int, int, int, int, int, bool, Detour], tuple[LayerTimes, LayerTimes]] = {}
         self._numbers: dict[tuple[int, int, Setting], _Numbers | None] = {}
-        self._transfers: dict[tuple[int, int, int, int, bool, int, int, int], TransferTable] = {}
+        self._transfers: dict[tuple[int, int, int, int, bool, int, int, int, Detour], TransferTable] = {}
         self._lines: dict[tuple[int, int], bool] = {}
-        self._reductions: dict[tuple[int, tuple[Holder, ...], Setting, int], Reduction] = {}
+        self._reductions: dict[tuple[int, tuple[Holder, ...], Setting, int, Detour], Reduction] = {}
 
     # --- what the search asks --------------------------------------------------------------------------------------
 
@@ -104,16 +106,34 @@ class CostModel:
         return None if reason is None else reason.sentence
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self,
+        source: int,
+        source_tensor: int,
+        target: int,
+        target_tensor: int,
+        same_node: bool,
+        setting: Setting,
+        detour: Detour | None = None,
     ) -> TransferTable:
-        """Seconds to move one micro-batch across a boundary, by the kind of the last layer before it."""
+        """Seconds to move one micro-batch across a boundary, by the kind of the last layer before it.
+
+        detour: what the uplinks leave of the way where the replicas sit; None: at the best places that there are.
+        """
         if setting.mixed:
             setting = replace(setting, data_parallel=1, mixed=False)
         size, context = setting.micro_batch_size, setting.context_parallel
         sharing = setting.data_parallel if self._share_a_line(source, target) else 1
-        key = (source, source_tensor, target, target_tensor, same_node, size, context, sharing)
+        if detour is None:
+            detour = best_detour(self.uplinks, source, target, setting.data_parallel)
+        key = (source, source_tensor, target, target_tensor, same_node, size, context, sharing, detour)
         if key not in self._transfers:
-            self._transfers[key] = self._transfer(source, source_tensor, target, target_tensor, same_node, setting)
+            if len(self._transfers) >= _MOST_REDUCTIONS:
+                self._transfers.clear()
+            links = {g: self._links_of(g) for g in (source, target)}
+            ends = Ends(source, source_tensor, target, target_tensor, self._stays_inside(source, target, same_node))
+            self._transfers[key] = transfer_table(
+                self._cluster, self._model, links, self._kinds, self._recipe.weight, ends, setting, detour
+            )
         return self._transfers[key]
 
     @property
@@ -128,22 +148,27 @@ class CostModel:
         """Sequences a micro-batch, also those that do not divide the batch: other shapes may make up for it."""
         return tuple(micro_batch_sizes(self._model))
 
-    def reduction(self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int = 1) -> Reduction:
+    def reduction(
+        self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int = 1, detour: Detour = FREE
+    ) -> Reduction:
         """Gradient reduction of layers that stages of several shapes hold, as the stage `holders[own]` sees it.
 
         sharing: stages of the longest pipeline, whose rings use a line of limited total at the same time.
+        detour: what the uplinks leave to each of its rings.
         """
-        key = (own, holders, setting, sharing)
+        key = (own, holders, setting, sharing, detour)
         if key not in self._reductions:
             if len(self._reductions) >= _MOST_REDUCTIONS:
                 self._reductions.clear()
-            self._reductions[key] = self._reduction(own, holders, setting, sharing)
+            self._reductions[key] = self._reduction(*key)
         return self._reductions[key]
 
-    def _reduction(self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int) -> Reduction:
+    def _reduction(
+        self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int, detour: Detour
+    ) -> Reduction:
         holder = holders[own]
         links = {h.group: self._links_of(h.group) for h in holders}
-        path = shared_ring(self._cluster, links, holders, own, setting.context_parallel, sharing)
+        path = limited(shared_ring(self._cluster, links, holders, own, setting.context_parallel, sharing), *detour)
         degrees = self._degrees(holder.tensor, setting)
         rings = Rings(path, path, links[holder.group].tied)
         padding = self._padding(holder.tensor)
@@ -153,16 +178,24 @@ class CostModel:
     # --- what the checker and the report ask -----------------------------------------------------------------------
 
     def breakdown(
-        self, group: int, tensor: int, setting: Setting, counts: Sequence[Sequence[int]], in_flight: int
+        self,
+        group: int,
+        tensor: int,
+        setting: Setting,
+        counts: Sequence[Sequence[int]],
+        in_flight: int,
+        ways: StageWays | None = None,
     ) -> StageBreakdown:
         """Memory and time of a stage, part by part.
 
         counts[q][k]: layers of kind k under recompute policy q (`kind_counts`); in_flight: micro-batches whose
-        activations it holds.
+        activations it holds; ways: what the uplinks leave it where it sits (None: at the best places that there are).
         """
         import numpy as np
 
         numbers = self._numbers_of(group, tensor, setting)
+        if numbers is not None and ways is not None:
+            numbers = self._make_numbers(group, tensor, setting, ways)
         assert numbers is not None, self.why_not(group, tensor, setting)
         table, held = numbers.table, np.asarray(counts, dtype=float)
         layers = held.sum(axis=0)
@@ -268,6 +301,13 @@ class CostModel:
             self._lines[source, target] = limited
         return self._lines[source, target]
 
+    def _stays_inside(self, source: int, target: int, same_node: bool) -> bool:
+        """Whether a boundary has the link inside a node: in one, or in a group of one node (bounds ask; there is no
+        other way).
+        """
+        only_node = source == target and self.groups[source].nodes == 1
+        return only_node or (same_node and self.groups[source].chips_per_node > 1)
+
     def _rates(self, group: int) -> ChipRates:
         return chip_rates(self._cluster.chip_of(group), self._model.training.precision)
 
@@ -295,7 +335,7 @@ class CostModel:
         return self._numbers[key]
 
     def _layer_times(
-        self, group: int, tensor: int, setting: Setting, degrees: Degrees
+        self, group: int, tensor: int, setting: Setting, degrees: Degrees, detour: Detour
     ) -> tuple[LayerTimes, LayerTimes]:
         """Arithmetic and collectives; equal for settings that differ in what no layer feels."""
         links = self._links_of(group)
@@ -303,7 +343,7 @@ class CostModel:
         experts = expert_path(links, slots, degrees)
         size = setting.micro_batch_size
         crosses = experts is not links.inside
-        key = (group, tensor, size, setting.context_parallel, setting.expert_parallel, crosses)
+        key = (group, tensor, size, setting.context_parallel, setting.expert_parallel, crosses, detour)
         if key not in self._times:
             chip = self._cluster.chip_of(group)
             measured, known = measured_times(self._kinds, chip.name, degrees, size)
@@ -312,16 +352,18 @@ class CostModel:
                 padding = self._padding(tensor)
                 roofline = compute_times(self._kinds, self._rates(group), degrees, self._recipe, size, padding)
                 times = chosen_times(roofline, measured, known)
+            experts = limited(experts, *detour)
             collectives = collective_times(self._kinds, degrees, self._recipe.weight, size, links.inside, experts)
             self._times[key] = (times, collectives)
         return self._times[key]
 
-    def _make_numbers(self, group: int, tensor: int, setting: Setting) -> _Numbers:
+    def _make_numbers(self, group: int, tensor: int, setting: Setting, ways: StageWays | None = None) -> _Numbers:
         degrees, recipe, kinds = self._degrees(tensor, setting), self._recipe, self._kinds
         size, single, padding = setting.micro_batch_size, setting.single_stage, self._padding(tensor)
         slots = self.groups[group].slots_per_node(tensor, setting.context_parallel)
-        rings = self._rings(group, slots, degrees, setting)
-        arithmetic, collectives = self._layer_times(group, tensor, setting, degrees)
+        ways = best_ways(self.uplinks, group, slots, degrees, mixed=setting.mixed) if ways is None else ways
+        rings = self._rings(group, slots, degrees, setting, ways)
+        arithmetic, collectives = self._layer_times(group, tensor, setting, degrees, ways.all_to_all)
         reduced = reduction(kinds, recipe, degrees, rings, single, padding)
         static = static_memory(kinds, recipe, degrees, single, padding)
         times = arithmetic + collectives
@@ -341,11 +383,12 @@ class CostModel:
         )
         return _Numbers(table, static, collectives)
 
-    def _rings(self, group: int, slots: int, degrees: Degrees, setting: Setting) -> Rings:
+    def _rings(self, group: int, slots: int, degrees: Degrees, setting: Setting, ways: StageWays) -> Rings:
         """Rings of identical replicas; the fastest possible ones where the shapes may be mixed."""
         links = self._links_of(group)
         if not setting.mixed:
-            return gradient_rings(links, slots, degrees)
+            rings = gradient_rings(links, slots, degrees)
+            return Rings(limited(rings.dense, *ways.dense), limited(rings.expert, *ways.expert), rings.tied)
         path = least_ring(self._cluster, {group: links}, group, slots, degrees)
         return Rings(path, path, links.tied)
 
@@ -355,32 +398,3 @@ class CostModel:
         memory = chip.reported_memory_bytes or chip.memory_bytes
         assert memory is not None, chip.name
         return float(memory - self._cluster.node_groups[group].reserve_bytes)
-
-    def _transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
-    ) -> TransferTable:
-        import numpy as np
-
-        links = {g: self._links_of(g) for g in (source, target)}
-        only_node = source == target and self.groups[source].nodes == 1  # bounds ask; there is no other way
-        inside = only_node or (same_node and self.groups[source].chips_per_node > 1)
-        data = setting.data_parallel
-        forward = link_inside(links[source]) if inside else link_between(self._cluster, source, target, data)
-        backward = forward if inside else link_between(self._cluster, target, source, data)
-        context, sequence_parallel = setting.context_parallel, self._model.training.sequence_parallel
-        onward, back = [], []
-        for elements in self._kinds.boundary_elements:
-            num_bytes = float(elements) * setting.micro_batch_size * self._recipe.weight
-            onward.append(
-                transfer_s(num_bytes, source_tensor, target_tensor, context, forward)
-                + gather_after_transfer_s(
-                    num_bytes, source_tensor, target_tensor, context, sequence_parallel, links[target].inside
-                )
-            )
-            back.append(
-                transfer_s(num_bytes, target_tensor, source_tensor, context, backward)
-                + gather_after_transfer_s(
-                    num_bytes, target_tensor, source_tensor, context, sequence_parallel, links[source].inside
-                )
-            )
-        return TransferTable(np.array(onward), np.array(back))

@@ -60,6 +60,10 @@ class NodeGroup:
     reserve_bytes: int = 0
     price_per_chip_hour: float = 0.0
 
+    @property
+    def reached_nic(self) -> Interconnect | None:
+        return self.nic
+
 
 @dataclass(frozen=True)
 class LinkPath:
@@ -76,6 +80,7 @@ class Cluster:
     chips: dict[str, Chip]
     paths: dict[tuple[int, int], LinkPath] = field(default_factory=dict)
     name: str = "stand-in"
+    topology: None = None
 
     def chip_of(self, group_index: int) -> Chip:
         return self.chips[self.node_groups[group_index].chip]
