@@ -25,7 +25,7 @@ from planner.cost.precision import recipe_of
 from planner.cost.sharding import Degrees
 from planner.cost.space import layout_of, micro_batch_sizes, plan_space, refusal
 from planner.cost.tables import LayerTable, Reduction, TransferTable
-from planner.cost.traffic import StageWays, best_detour, best_ways
+from planner.cost.traffic import StageTraffic, StageWays, best_detour, best_ways
 from planner.cost.transfers import Ends, transfer_table
 from planner.cost.update import Rings, optimizer_s, reduction
 from planner.cost.uplinks import FREE, Detour, Uplinks
@@ -88,7 +88,7 @@ class CostModel:
         self.uplinks: Uplinks | None = None if cluster.topology is None else Uplinks(cluster, cluster.topology)
         self._links: dict[int, GroupLinks] = {}
         self._times: dict[tuple[int, int, int, int, int, bool, Detour], tuple[LayerTimes, LayerTimes]] = {}
-        self._numbers: dict[tuple[int, int, Setting], _Numbers | None] = {}
+        self._numbers: dict[tuple[int, int, Setting, StageWays | None], _Numbers | None] = {}
         self._transfers: dict[tuple[int, int, int, int, bool, int, int, int, Detour], TransferTable] = {}
         self._lines: dict[tuple[int, int], bool] = {}
         self._reductions: dict[tuple[int, tuple[Holder, ...], Setting, int, Detour], Reduction] = {}
@@ -193,9 +193,7 @@ class CostModel:
         """
         import numpy as np
 
-        numbers = self._numbers_of(group, tensor, setting)
-        if numbers is not None and ways is not None:
-            numbers = self._make_numbers(group, tensor, setting, ways)
+        numbers = self._numbers_of(group, tensor, setting, ways)
         assert numbers is not None, self.why_not(group, tensor, setting)
         table, held = numbers.table, np.asarray(counts, dtype=float)
         layers = held.sum(axis=0)
@@ -236,6 +234,17 @@ class CostModel:
         """Bytes of one micro-batch that a replica's chips together send across the cut after a layer of the chain."""
         elements = self._kinds.boundary_elements[self.chain.kinds[layer]]
         return float(elements) * setting.micro_batch_size * self._recipe.weight
+
+    def stage_traffic(self, group: int, tensor: int, setting: Setting, nodes: Sequence[int]) -> StageTraffic:
+        """A stage whose replicas sit in these nodes of its group, for `Traffic`; only where there are uplinks."""
+        assert self.uplinks is not None
+        homes = tuple(self.uplinks.homes[group][node] for node in nodes)
+        return StageTraffic(homes, tensor, setting.context_parallel, self._degrees(tensor, setting).expert)
+
+    @property
+    def reduces_always(self) -> bool:
+        """Whether gradients are reduced in every micro-batch (ZeRO-2 and 3)."""
+        return self._recipe.zero >= 2
 
     def transport(self, source: int, target: int, same_node: bool) -> str:
         """How bytes travel between two stages: `rdma`, or `host` (through host memory); inside a node always `rdma`."""
@@ -327,11 +336,11 @@ class CostModel:
         vocabulary = self._graph.vocabulary
         return padded_vocabulary(vocabulary, tensor) / vocabulary if vocabulary else 1.0
 
-    def _numbers_of(self, group: int, tensor: int, setting: Setting) -> _Numbers | None:
-        key = (group, tensor, setting)
+    def _numbers_of(self, group: int, tensor: int, setting: Setting, ways: StageWays | None = None) -> _Numbers | None:
+        key = (group, tensor, setting, ways)
         if key not in self._numbers:
             allowed = refusal(self.groups[group], tensor, setting, self._model, self._graph) is None
-            self._numbers[key] = self._make_numbers(group, tensor, setting) if allowed else None
+            self._numbers[key] = self._make_numbers(*key) if allowed else None
         return self._numbers[key]
 
     def _layer_times(
@@ -357,7 +366,7 @@ class CostModel:
             self._times[key] = (times, collectives)
         return self._times[key]
 
-    def _make_numbers(self, group: int, tensor: int, setting: Setting, ways: StageWays | None = None) -> _Numbers:
+    def _make_numbers(self, group: int, tensor: int, setting: Setting, ways: StageWays | None) -> _Numbers:
         degrees, recipe, kinds = self._degrees(tensor, setting), self._recipe, self._kinds
         size, single, padding = setting.micro_batch_size, setting.single_stage, self._padding(tensor)
         slots = self.groups[group].slots_per_node(tensor, setting.context_parallel)

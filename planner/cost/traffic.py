@@ -143,14 +143,30 @@ class Traffic:
     def reduction(self, piece: Sequence[int], rings: int) -> Detour:
         """What uplinks leave to each of the rings of a piece's layers:
 
-        least over the uplinks crossed of   rate / stages at once / min(rings, chips on the smaller side)
+        least over the uplinks crossed of   rate / stages at once / rings
+        of one shape no more rings than there are chips on the smaller side (shards of experts may be on one side alone)
         """
         crossed = self._rings[tuple(piece)]
         if not crossed:
             return FREE
-        rate = min(self.uplinks.rate[u] / self._reducing[u] / min(rings, chips) for u, chips in crossed.items())
+        alone = len(self.chains) == 1
+        rate = min(
+            self.uplinks.rate[u] / self._reducing[u] / (min(rings, chips) if alone else rings)
+            for u, chips in crossed.items()
+        )
         homes = [home for j, s in enumerate(piece) for home in self._counts[j][s]]
         return Detour(rate, self.uplinks.ring_latency_s(homes))
+
+    def left(self) -> tuple[object, ...]:
+        """All that is left, as a key: placements with equal ones take equally long."""
+        shares: list[object] = []
+        for j, chain in enumerate(self.chains):
+            shares += [self.boundary(j, s) for s in range(len(chain) - 1)]
+            shares += [self._all_to_all(stage) for stage in chain]
+        for piece in self._pieces:
+            shards = self.chains[0][piece[0]].expert.shards if len(self.chains) == 1 else 1
+            shares += [self.reduction(piece, 1), self.reduction(piece, shards)]
+        return tuple(shares)
 
     def stage(self, chain: int, index: int) -> StageWays:
         """What uplinks leave to a stage of the only shape."""

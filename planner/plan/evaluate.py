@@ -10,11 +10,15 @@ from typing import TYPE_CHECKING, Literal
 from planner.cost.holders import holder_of, lines_crossed, shared_layers
 from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
+from planner.cost.traffic import Traffic
+from planner.cost.uplinks import FREE
 
 if TYPE_CHECKING:
     from planner.cost.breakdown import StageBreakdown
     from planner.cost.model import CostModel
     from planner.cost.tables import Setting
+    from planner.cost.traffic import StageWays
+    from planner.cost.uplinks import Detour
     from planner.plan.schema import Prediction
 
 __all__ = [
@@ -26,6 +30,7 @@ __all__ = [
     "bubble_fraction",
     "evaluate_plan",
     "predict",
+    "traffic_of",
 ]
 
 Place = tuple[int, int]
@@ -93,11 +98,51 @@ def evaluate_plan(cost: CostModel, shapes: Sequence[PipelineShape]) -> tuple[Pip
     gradients of every layer, summed over all stages that hold it (`CostModel.reduction`).
     """
     crossed = lines_crossed([(shape.replicas, [stage.group for stage in shape.stages]) for shape in shapes])
-    return tuple(_evaluate(cost, shape, _shared_reductions(cost, shapes, j), crossed) for j, shape in enumerate(shapes))
+    traffic = traffic_of(cost, shapes)
+    return tuple(
+        _evaluate(cost, shape, _shared_reductions(cost, shapes, j, traffic), crossed, _passages(shapes, j, traffic))
+        for j, shape in enumerate(shapes)
+    )
+
+
+def traffic_of(cost: CostModel, shapes: Sequence[PipelineShape]) -> Traffic | None:
+    """What the shapes send over the uplinks of the cluster from where they sit; None without a topology."""
+    if cost.uplinks is None:
+        return None
+    chains = [
+        tuple(
+            cost.stage_traffic(stage.group, stage.tensor, shape.setting, [node for node, _ in places])
+            for stage, places in zip(shape.stages, shape.places, strict=True)
+        )
+        for shape in shapes
+    ]
+    pieces = [piece.stages for piece in shared_layers([[stage.end for stage in shape.stages] for shape in shapes])]
+    return Traffic(cost.uplinks, chains, pieces, reduce_always=cost.reduces_always)
+
+
+@dataclass(frozen=True)
+class _Passages:
+    """What uplinks leave to the stages of a shape (None: its reductions are shared) and to its boundaries."""
+
+    stages: Sequence[StageWays | None]
+    boundaries: Sequence[Detour | None]
+
+
+def _passages(shapes: Sequence[PipelineShape], own: int, traffic: Traffic | None) -> _Passages:
+    stages = range(len(shapes[own].stages))
+    if traffic is None:
+        return _Passages([None for _ in stages], [None for _ in stages])
+    alone = len(shapes) == 1
+    ways = [traffic.stage(own, s) if alone else None for s in stages]
+    return _Passages(ways, [traffic.boundary(own, s) for s in stages[:-1]])
 
 
 def _evaluate(
-    cost: CostModel, shape: PipelineShape, reductions: Sequence[float] | None, crossed: Counter[tuple[int, int]]
+    cost: CostModel,
+    shape: PipelineShape,
+    reductions: Sequence[float] | None,
+    crossed: Counter[tuple[int, int]],
+    passages: _Passages,
 ) -> PipelineNumbers:
     """Ask for every stage and boundary, and run the schedule. reductions: of each stage, where they are not its own."""
     held = in_flight_counts(shape.schedule, len(shape.stages), shape.micro_batches)
@@ -109,15 +154,18 @@ def _evaluate(
             shape.setting,
             cost.kind_counts(names[stage.first : stage.end], stage.recompute),
             in_flight,
+            ways,
         )
-        for stage, in_flight in zip(shape.stages, held, strict=True)
+        for stage, in_flight, ways in zip(shape.stages, held, passages.stages, strict=True)
     )
     if reductions is not None:
         stages = tuple(
             replace(stage, time=replace(stage.time, reduction_s=seconds))
             for stage, seconds in zip(stages, reductions, strict=True)
         )
-    boundaries = tuple(_boundary(cost, shape, index, crossed) for index in range(len(shape.stages) - 1))
+    boundaries = tuple(
+        _boundary(cost, shape, index, crossed, passages.boundaries[index]) for index in range(len(shape.stages) - 1)
+    )
     times = ChainTimes(
         forward=[s.time.forward_s for s in stages],
         backward=[s.time.backward_s for s in stages],
@@ -128,13 +176,15 @@ def _evaluate(
     return PipelineNumbers(stages, held, boundaries, step_time(times, held, shape.micro_batches))
 
 
-def _boundary(cost: CostModel, shape: PipelineShape, index: int, crossed: Counter[tuple[int, int]]) -> Boundary:
+def _boundary(
+    cost: CostModel, shape: PipelineShape, index: int, crossed: Counter[tuple[int, int]], detour: Detour | None
+) -> Boundary:
     source, target, same = shape.stages[index], shape.stages[index + 1], shape.same_node[index]
     setting = shape.setting
     if setting.mixed:
         pair = min(source.group, target.group), max(source.group, target.group)
         setting = replace(setting, data_parallel=max(1, crossed[pair]), mixed=False)
-    table = cost.transfer(source.group, source.tensor, target.group, target.tensor, same, setting)
+    table = cost.transfer(source.group, source.tensor, target.group, target.tensor, same, setting, detour)
     last = source.end - 1
     kind = cost.chain.kinds[last]
     return Boundary(
@@ -145,7 +195,9 @@ def _boundary(cost: CostModel, shape: PipelineShape, index: int, crossed: Counte
     )
 
 
-def _shared_reductions(cost: CostModel, shapes: Sequence[PipelineShape], own: int) -> list[float] | None:
+def _shared_reductions(
+    cost: CostModel, shapes: Sequence[PipelineShape], own: int, traffic: Traffic | None
+) -> list[float] | None:
     """Seconds of gradient reduction of each stage of shape `own`; None with one shape, whose tables have them.
 
     for each run of layers that the same stages hold (one buffer):   sum over its layers of seconds[kind] + fixed
@@ -158,7 +210,9 @@ def _shared_reductions(cost: CostModel, shapes: Sequence[PipelineShape], own: in
     seconds = [0.0] * len(shape.stages)
     for piece in shared_layers([[stage.end for stage in h.stages] for h in shapes]):
         together = tuple(stages[s] for stages, s in zip(holders, piece.stages, strict=True))
-        reduced = cost.reduction(own, together, shape.setting, sharing)
+        rings = shape.stages[piece.stages[own]].tensor
+        detour = FREE if traffic is None else traffic.reduction(piece.stages, rings)
+        reduced = cost.reduction(own, together, shape.setting, sharing, detour)
         layers = sum(float(reduced.seconds[kinds[layer]]) for layer in range(piece.first, piece.end))
         seconds[piece.stages[own]] += layers + reduced.fixed_s
     return seconds

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
@@ -104,12 +104,14 @@ def solve(
         mixes = why_identical(model, cost, settings.limits, options) is None
         if outcome.leaf is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted)
-        found = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
+        found = single = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
+        deadline = begin + options.time_limit_s
         if mixes and not interrupted():
-            deadline = begin + options.time_limit_s
             found = _mixed(problem, cost, model, settings, outcome, found, deadline, interrupted)
         if found is None:
             _raise_without_plan(cluster, model, options, outcome, interrupted)
+        if cost.uplinks is not None:
+            found = _on_uplinks(problem, cost, settings, outcome, (found, single or found), deadline, interrupted)
         return _result(cluster, model, graph, cost, options, settings, found)
 
 
@@ -333,6 +335,34 @@ def _mixed(
         why = "time"
     statistics = {**outcome.statistics, **mixed.statistics}
     return Found(choices, mixed.bound, why, statistics, True, None if single is None else single.bound)
+
+
+def _on_uplinks(
+    problem: MixedProblem,
+    cost: CostModel,
+    settings: SearchSettings,
+    outcome: Outcome,
+    candidates: tuple[Found, Found],
+    deadline: float,
+    interrupted: Callable[[], bool],
+) -> Found:
+    """The best once it is placed on the topology. candidates: what was found, and the best of identical pipelines."""
+    from planner.search.on_uplinks import best_on_uplinks, is_open
+
+    found, single = candidates
+    choices = [found.choices] if single is found else [found.choices, single.choices]
+    known = None if found.mixed else found.bound
+    best = best_on_uplinks(cost, problem, settings, outcome, choices, known, deadline, interrupted)
+    bound = min(max(best.bound, found.bound), best.objective)
+    why: WhyStopped = "exhausted"
+    if not is_open(best.objective, bound, settings.gap):
+        why = "gap"
+    elif interrupted():
+        why = "interrupted"
+    elif time.monotonic() >= deadline or found.why_stopped == "time":
+        why = "time"
+    statistics = {**found.statistics, "placed": best.tried}
+    return replace(found, choices=best.choices, bound=bound, why_stopped=why, statistics=statistics)
 
 
 def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
