@@ -23,9 +23,11 @@ if TYPE_CHECKING:
 __all__ = ["FILE_ORDER", "Placed", "place_well"]
 
 FILE_ORDER = "the order of the file"
-_MOST_EXCHANGES = 2000
-_MOST_WORK = 3_000_000
-"""Stage replicas looked at in all exchanges of a plan: large plans are exchanged less."""
+_MOST_STARTS = 8
+"""Placements from which exchanges begin: the best of those proposed."""
+_MOST_EXCHANGES = 1000
+_MOST_WORK = 1_000_000
+"""Exchanges from each of them, and stage replicas looked at in these: large plans are exchanged less."""
 _CLOSER = 1e-12
 """Relative: what is less better than this is no better."""
 
@@ -55,16 +57,29 @@ def place_well(cost: CostModel, shapes: Sequence[PipelineShape]) -> Placed | Non
     if cost.uplinks is None:
         return None
     judge = _Judge(cost, cost.uplinks, tuple(shapes))
-    rule, best = FILE_ORDER, judge.file_order
-    least = first = judge.score(best)
+    first = judge.score(judge.file_order)
+    starts = {judge.file_order: _Start(first, FILE_ORDER)}
     for name, nodes in judge.proposals():
-        score = judge.score(nodes)
+        if nodes not in starts:
+            starts[nodes] = _Start(judge.score(nodes), name)
+    best = min(
+        starts, key=lambda nodes: starts[nodes].score
+    )  # the first of equals: the order of the file before others
+    least, rule = starts[best]
+    for nodes in sorted(starts, key=lambda nodes: starts[nodes].score)[:_MOST_STARTS]:
+        exchanged, score = judge.exchange(nodes, starts[nodes].score)
         if _better(score, least):
-            rule, best, least = name, nodes, score
-    exchanged, least = judge.exchange(best, least)
-    if exchanged != best:
-        rule, best = f"{rule}, then exchanged", exchanged
+            best, least, rule = exchanged, score, f"{starts[nodes].rule}, then exchanged"
+    if not _better(least, first):
+        best, least, rule = judge.file_order, first, FILE_ORDER
     return Placed(judge.placed(best), rule, least.step_time_s, first.step_time_s)
+
+
+class _Start(NamedTuple):
+    """Where exchanges begin, and how it was made."""
+
+    score: Score
+    rule: str
 
 
 def _better(a: Score, b: Score) -> bool:
