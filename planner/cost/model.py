@@ -292,6 +292,7 @@ class CostModel:
             "restrictions": [
                 "tensor_parallel x context_parallel chips of a replica's stage share a node",
                 "all replicas of a stage sit in one node group",
+                *(() if self.uplinks is None else ("stages fill nodes one after another; which nodes, is free",)),
                 *(notice.message for notice in self._left_out),
             ],
         }

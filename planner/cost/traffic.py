@@ -164,8 +164,10 @@ class Traffic:
             shares += [self.boundary(j, s) for s in range(len(chain) - 1)]
             shares += [self._all_to_all(stage) for stage in chain]
         for piece in self._pieces:
-            shards = self.chains[0][piece[0]].expert.shards if len(self.chains) == 1 else 1
-            shares += [self.reduction(piece, 1), self.reduction(piece, shards)]
+            shares.append(self.reduction(piece, 1))
+            stage = self.chains[0][piece[0]]
+            if len(self.chains) == 1 and stage.expert.shards > stage.width:
+                shares.append(self.reduction(piece, stage.expert.shards))
         return tuple(shares)
 
     def stage(self, chain: int, index: int) -> StageWays:

@@ -60,6 +60,8 @@ class Uplinks:
         self.rate = tuple(
             switch.uplink_bytes_per_s * self._efficiency(cluster, index) for index, switch in enumerate(switches)
         )
+        self._ways: dict[tuple[int, int], frozenset[int]] = {}
+        self._added: dict[tuple[int, int], float] = {}
         self._best: dict[tuple[int, int], float] = {}
         self._leaving: dict[tuple[int, int], float] = {}
 
@@ -81,11 +83,15 @@ class Uplinks:
 
     def between(self, a: int, b: int) -> frozenset[int]:
         """Uplinks on the way from a node at switch `a` to one at switch `b`."""
-        return frozenset() if a == b else self._chains[a] ^ self._chains[b]
+        if (a, b) not in self._ways:
+            self._ways[a, b] = self._chains[a] ^ self._chains[b]
+        return self._ways[a, b]
 
     def added_latency_s(self, a: int, b: int) -> float:
         """What the uplinks between two switches add."""
-        return sum(self.latency[uplink] for uplink in self.between(a, b))
+        if (a, b) not in self._added:
+            self._added[a, b] = sum(self.latency[uplink] for uplink in sorted(self.between(a, b)))
+        return self._added[a, b]
 
     def ring_latency_s(self, switches: Iterable[int]) -> float:
         """What the slowest hop of a ring adds that takes its nodes switch by switch, in the order of the tree."""

@@ -91,10 +91,14 @@ def assemble_plan(
     *,
     notices: Sequence[Notice] = (),
     ignored_constraints: Sequence[Literal["memory"]] = (),
+    placed: Placed | None = None,
 ) -> Plan:
-    """A plan of one island, every number asked of the cost model. choices: one for each shape, in the plan's order."""
+    """A plan of one island, every number asked of the cost model. choices: one for each shape, in the plan's order.
+
+    placed: the nodes of these choices on a topology, if they are known already.
+    """
     shapes = shapes_of(cost, (choices,) if isinstance(choices, PipelineChoice) else choices)
-    placed = place_well(cost, shapes)
+    placed = place_well(cost, shapes) if placed is None else placed
     shapes = shapes if placed is None else placed.shapes
     numbers = evaluate_plan(cost, shapes)
     tokens = model.training.global_batch * model.training.sequence_length

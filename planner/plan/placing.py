@@ -25,9 +25,10 @@ __all__ = ["FILE_ORDER", "Placed", "place_well"]
 FILE_ORDER = "the order of the file"
 _MOST_STARTS = 8
 """Placements from which exchanges begin: the best of those proposed."""
-_MOST_EXCHANGES = 1000
-_MOST_WORK = 1_000_000
-"""Exchanges from each of them, and stage replicas looked at in these: large plans are exchanged less."""
+_MOST_PROPOSED, _MOST_EXCHANGED = 60_000, 60_000
+"""Stage replicas looked at in all proposals, and in all exchanges: about a second each. Large plans are tried less."""
+_MOST_PACKED = 1_000_000
+"""Blocks x stage replicas up to which blocks are packed: each looks at all free nodes."""
 _CLOSER = 1e-12
 """Relative: what is less better than this is no better."""
 
@@ -60,6 +61,8 @@ def place_well(cost: CostModel, shapes: Sequence[PipelineShape]) -> Placed | Non
     first = judge.score(judge.file_order)
     starts = {judge.file_order: _Start(first, FILE_ORDER)}
     for name, nodes in judge.proposals():
+        if len(starts) * judge.replicas > _MOST_PROPOSED:
+            break
         if nodes not in starts:
             starts[nodes] = _Start(judge.score(nodes), name)
     best = min(
@@ -100,6 +103,7 @@ class _Judge:
             for homes in uplinks.homes
         )
         self.replicas = sum(len(places) for shape in shapes for places in shape.places)
+        self.left = _MOST_EXCHANGED
         self._known: dict[object, Score] = {}
 
     def _roles(self) -> list[list[tuple[int, int]]]:
@@ -151,7 +155,8 @@ class _Judge:
                     blocks = [self._blocks(group, j, k, outer) for group in range(len(self.roles))]
                     name = f"blocks of {j} stages x {k} replicas, {outer} first"
                     yield name, tuple(self._fill(group, own) for group, own in enumerate(blocks))
-                    yield f"{name}, packed", tuple(self._pack(group, own) for group, own in enumerate(blocks))
+                    if sum(map(len, blocks)) * self.replicas <= _MOST_PACKED:
+                        yield f"{name}, packed", tuple(self._pack(group, own) for group, own in enumerate(blocks))
 
     def _blocks(self, group: int, j: int, k: int, outer: str) -> list[list[int]]:
         """Nodes of the layout, block by block, each stage by stage."""
@@ -186,14 +191,13 @@ class _Judge:
 
     def exchange(self, nodes: Nodes, least: Score) -> tuple[Nodes, Score]:
         """Exchange two nodes at different switches, or move one to a free node, while that helps; a limited number."""
-        left = min(_MOST_EXCHANGES, _MOST_WORK // self.replicas)
         improved = True
-        while improved and left > 0:
+        while improved and self.left > 0:
             improved = False
             for other in self._neighbours(nodes):
-                if left <= 0:
+                if self.left <= 0:
                     break
-                left -= 1
+                self.left -= self.replicas
                 score = self.score(other)
                 if _better(score, least):
                     nodes, least, improved = other, score, True
@@ -225,8 +229,8 @@ def _score(shapes: Sequence[PipelineShape], numbers: Sequence[PipelineNumbers]) 
 
 
 def _sizes(most: int) -> list[int]:
-    """Powers of two up to `most`, and `most`."""
-    return sorted({most, *(2**n for n in range(most.bit_length()) if 2**n < most)})
+    """1, `most`, and the powers of two between them."""
+    return list(dict.fromkeys((1, most, *(2**n for n in range(most.bit_length()) if 2**n < most))))
 
 
 def _inverse(order: Sequence[int], nodes: Sequence[int]) -> tuple[int, ...]:

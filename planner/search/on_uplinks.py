@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planner.plan.layout import PipelineChoice, shapes_of
-from planner.plan.placing import place_well
+from planner.plan.placing import Placed, place_well
 from planner.search.candidates import Root, make_roots
 from planner.search.choices import choice_of_leaf
 from planner.search.driver import search
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from planner.cost.tables import Problem
     from planner.search.outcome import Outcome, SearchSettings
 
-__all__ = ["OnUplinks", "best_on_uplinks", "exact_objective", "is_open"]
+__all__ = ["OnUplinks", "best_on_uplinks", "is_open", "placed_choices"]
 
 _MOST_TRIES = 60
 _SHARPER = 8
@@ -35,25 +35,27 @@ _SHARPER = 8
 
 @dataclass(frozen=True)
 class OnUplinks:
-    """The best choices found, their exact objective, how many were placed.  bound: of identical pipelines, where the
-    search was asked again; 0: it was not.
+    """The best choices found, placed, and their exact objective.  tried: how many were placed.  bound: of identical
+    pipelines, where the search was asked again; 0: it was not.
     """
 
     choices: tuple[PipelineChoice, ...]
+    placed: Placed
     objective: float
-    tried: int
+    tried: int = 1
     bound: float = 0.0
 
 
-def exact_objective(
-    cost: CostModel, choices: Sequence[PipelineChoice], prices: tuple[float, ...] | None = None
-) -> float:
-    """Step time at good places, seconds; with prices (of a chip and second, by group) money a step."""
+def placed_choices(
+    cost: CostModel, choices: tuple[PipelineChoice, ...], prices: tuple[float, ...] | None = None
+) -> OnUplinks:
+    """Choices at good places. Objective: step time in seconds; with prices (of a chip and second, by group) money."""
     placed = place_well(cost, shapes_of(cost, choices))
     assert placed is not None
-    if prices is None:
-        return placed.step_time_s
-    return placed.step_time_s * sum(s.chips(stage) * prices[stage.group] for s in placed.shapes for stage in s.stages)
+    weight = 1.0
+    if prices is not None:
+        weight = sum(shape.chips(stage) * prices[stage.group] for shape in placed.shapes for stage in shape.stages)
+    return OnUplinks(choices, placed, weight * placed.step_time_s)
 
 
 def best_on_uplinks(
@@ -71,9 +73,8 @@ def best_on_uplinks(
     known_bound: of identical pipelines, if it may be sharpened; the search then goes on where it leaves the gap open.
     """
     prices = settings.price_per_chip_s
-    scored = [(exact_objective(cost, choices, prices), i) for i, choices in enumerate(found)]
-    objective, index = min(scored)
-    best = OnUplinks(found[index], objective, len(found))
+    best = min((placed_choices(cost, choices, prices) for choices in found), key=lambda one: one.objective)
+    best = replace(best, tried=len(found))
     if outcome.leaf is None or outcome.split is None:
         return best
     roots = make_roots(problem, Intervals(problem.chain), settings.limits)
@@ -85,11 +86,14 @@ def best_on_uplinks(
     again = search(problem, replace(settings, gap=settings.gap / _SHARPER, time_limit_s=left), None, should_stop)
     best = replace(best, bound=again.bound)
     if again.leaf is not None and again.split is not None:
-        choices = (choice_of_leaf(cost, again.leaf, again.split),)
-        objective = exact_objective(cost, choices, prices)
-        if objective < best.objective * (1 - 1e-9):
-            best = replace(best, choices=choices, objective=objective)
-    return replace(best, tried=best.tried + 1)
+        best = _better_of(best, placed_choices(cost, (choice_of_leaf(cost, again.leaf, again.split),), prices))
+    return best
+
+
+def _better_of(best: OnUplinks, other: OnUplinks) -> OnUplinks:
+    """The first unless the other is better; what was done for both."""
+    kept = other if other.objective < best.objective * (1 - 1e-9) else best
+    return replace(kept, tried=best.tried + 1, bound=best.bound)
 
 
 def is_open(objective: float, bound: float, gap: float) -> bool:
@@ -128,12 +132,9 @@ def _look_around(
             near = try_order(roots[index], index, order, best.objective, prices)
             if near is None:
                 continue
-            leaf = Leaf(roots[index], order)
-            choices = (choice_of_leaf(cost, leaf, near.split),)
-            objective = exact_objective(cost, choices, prices)
-            best = replace(best, tried=best.tried + 1)
-            if objective < best.objective * (1 - 1e-9):
-                best = OnUplinks(choices, objective, best.tried)
+            choices = (choice_of_leaf(cost, Leaf(roots[index], order), near.split),)
+            before, best = best.objective, _better_of(best, placed_choices(cost, choices, prices))
+            if best.objective < before:
                 centre, improved = near, True
                 break
     return best

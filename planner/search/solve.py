@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from planner.graph.layers import LayerGraph
     from planner.plan import Plan
     from planner.plan.assemble import PipelineChoice
+    from planner.plan.placing import Placed
     from planner.spec import Cluster, ModelSpec
 
 __all__ = ["Progress", "SolveOptions", "SolveResult", "limits_of", "search_settings", "solve"]
@@ -245,6 +246,7 @@ def _result(
         proved,
         notices=(*cluster.notices, *model.notices, *own),
         ignored_constraints=("memory",) if options.ignore_memory else (),
+        placed=found.placed,
     )
     return SolveResult(plan, found.why_stopped, own, found.statistics)
 
@@ -252,7 +254,7 @@ def _result(
 @dataclass(frozen=True)
 class Found:
     """What the search found and proved. mixed: the bound holds for mixes of shapes too; identical_bound holds for plans
-    of one shape then.
+    of one shape then.  placed: the nodes of the choices, on a topology.
     """
 
     choices: tuple[PipelineChoice, ...]
@@ -261,6 +263,7 @@ class Found:
     statistics: dict[str, int]
     mixed: bool
     identical_bound: float | None = None
+    placed: Placed | None = None
 
 
 def _settled(
@@ -362,7 +365,7 @@ def _on_uplinks(
     elif time.monotonic() >= deadline or found.why_stopped == "time":
         why = "time"
     statistics = {**found.statistics, "placed": best.tried}
-    return replace(found, choices=best.choices, bound=bound, why_stopped=why, statistics=statistics)
+    return replace(found, choices=best.choices, bound=bound, why_stopped=why, statistics=statistics, placed=best.placed)
 
 
 def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
