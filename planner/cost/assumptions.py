@@ -92,15 +92,15 @@ def _on_uplinks(cluster: Cluster) -> Iterable[str]:
     if cluster.topology is None:
         return
     yield (
-        "an uplink shares its rate evenly over what the plan sends through it at once: the stages that reduce gradients,"
-        " and apart from them the replicas of all boundaries between stages, each way; nothing but the plan's traffic is"
-        " counted; a boundary takes as long as its slowest replica; uplinks reach the share that networks reach; the"
-        " all-reduce of tied matrices does not count uplinks"
+        "an uplink shares its rate evenly over what the plan sends through it at once: the stages that reduce"
+        " gradients, and apart from them the replicas of all boundaries between stages, each way; nothing but the"
+        " plan's traffic is counted; a boundary takes as long as its slowest replica; uplinks reach the share that"
+        " networks reach; the all-reduce of tied matrices does not count uplinks"
     )
     yield (
         "the lower bound takes each stage's gradient rings, and transfers between node groups, at the best places that"
-        " there are and alone on their uplinks; other transfers, all-to-alls and rings of several shapes as if no uplink"
-        " limited them"
+        " there are and alone on their uplinks; other transfers, all-to-alls and rings of several shapes as if no"
+        " uplink limited them"
     )
 
 

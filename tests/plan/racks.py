@@ -6,6 +6,7 @@ import random
 from dataclasses import dataclass
 
 from planner.cost.model import CostModel
+from planner.cost.sharding import ExpertLayout, expert_layout
 from planner.cost.tables import Setting
 from planner.graph import build_graph
 from planner.plan.assemble import StageChoice
@@ -26,7 +27,9 @@ _CHIP = """
     nic: {bandwidth: 100 Gbps, latency: 5 us}
 """
 _LAYERS = 12
-_DENSE = "{num_hidden_layers: 12, hidden_size: 2048, num_attention_heads: 16, intermediate_size: 4096, vocab_size: 4096}"
+_DENSE = (
+    "{num_hidden_layers: 12, hidden_size: 2048, num_attention_heads: 16, intermediate_size: 4096, vocab_size: 4096}"
+)
 _EXPERTS = (
     "{model_type: mixtral, num_hidden_layers: 12, hidden_size: 512, num_attention_heads: 8, num_key_value_heads: 8,"
     " intermediate_size: 512, vocab_size: 1024, num_local_experts: 8, num_experts_per_tok: 2}"
@@ -69,7 +72,11 @@ def random_topology(pick: random.Random, nodes: dict[str, int], most_racks: int 
     return Topology(switches=tuple(switches))
 
 
-def random_case(seed: int, *, most_nodes: int = 6, zero: int = 1, experts: bool = False, spare: bool = True) -> Case:
+def _experts(expert: int, tensor: int, data: int) -> ExpertLayout | str:
+    return expert_layout(expert, tensor, 1, data, 8)
+
+
+def random_case(seed: int, *, most_nodes: int = 6, zero: int = 1, experts: bool = False) -> Case:
     """One or two node groups; a plan that fits on them."""
     pick = random.Random(seed)
     names = ["a", "b"][: pick.choice((1, 2, 2))]
@@ -85,7 +92,8 @@ def random_case(seed: int, *, most_nodes: int = 6, zero: int = 1, experts: bool 
         if len(counts) == len(nodes) and 1 < sum(counts.values()) <= _LAYERS:
             break
     kinds = [(g, tensor[name]) for g, name in enumerate(nodes) for _ in range(counts[name])]
-    expert = pick.choice([e for e in (1, 2, 4, 8) if e <= data * min(tensor.values())]) if experts else 1
+    degrees = [e for e in (1, 2, 4, 8) if not any(isinstance(_experts(e, t, data), str) for t in tensor.values())]
+    expert = pick.choice(degrees) if experts else 1
     model = parse_model(
         f"name: toy\nmodel: {{dimensions: {_EXPERTS if experts else _DENSE}}}\n"
         f"training: {{sequence_length: 1024, global_batch: 64, micro_batch_sizes: [1], zero: {zero}}}\n",
