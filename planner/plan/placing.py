@@ -153,7 +153,7 @@ class _Judge:
             for k in _sizes(replicas):
                 for outer in ("stages", "replicas"):
                     blocks = [self._blocks(group, j, k, outer) for group in range(len(self.roles))]
-                    name = f"blocks of {j} stages x {k} replicas, {outer} first"
+                    name = f"blocks of {_count(j, 'stage')} x {_count(k, 'replica')}, {outer} first"
                     yield name, tuple(self._fill(group, own) for group, own in enumerate(blocks))
                     if sum(map(len, blocks)) * self.replicas <= _MOST_PACKED:
                         yield f"{name}, packed", tuple(self._pack(group, own) for group, own in enumerate(blocks))
@@ -226,6 +226,10 @@ def _score(shapes: Sequence[PipelineShape], numbers: Sequence[PipelineNumbers]) 
         lost += sum(stage.time.reduction_s + shape.micro_batches * stage.time.micro_batch_s for stage in own.stages)
         lost += sum(shape.micro_batches * (b.onward_s + b.back_s) for b in own.boundaries)
     return Score(max(n.step_time_s for n in numbers), lost)
+
+
+def _count(number: int, word: str) -> str:
+    return f"{number} {word}" if number == 1 else f"{number} {word}s"
 
 
 def _sizes(most: int) -> list[int]:
