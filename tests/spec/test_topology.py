@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from planner.errors import InputError
-from planner.spec import Cluster
+from planner.spec import Cluster, parse_cluster
 from tests.spec.written import cluster, problems
 
 GROUPS = "{name: a, chip: acme, nodes: 8}\n{name: b, chip: acme, nodes: 4}"
@@ -136,3 +139,12 @@ def test_nics_that_are_not_clear_are_refused(affinity: str, said: str):
     with pytest.raises(InputError) as caught:
         cluster(f"{{name: a, chip: acme, nodes: 2, nic_affinity: {affinity}}}")
     assert any(said in problem for problem in problems(caught.value))
+
+
+def test_the_files_of_the_page_are_read():
+    page = Path(__file__).parents[2] / "docs" / "topology.md"
+    pods, nics = (
+        parse_cluster(text, "page.yaml") for text in re.findall(r"```yaml\n(.*?)```", page.read_text(), re.DOTALL)
+    )
+    assert pods.topology is not None and len(pods.topology.switches) == 8 * 17
+    assert nics.node_groups[1].nic_affinity is not None and nics.node_groups[1].nic_affinity.share == 0.74
