@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["OnUplinks", "best_on_uplinks", "is_open", "placed_choices"]
 
 _MOST_TRIES = 60
-_SHARPER = 8
-"""How much smaller a gap the search is asked for once more where the topology leaves the asked one open."""
+_SHARPEST, _CLOSER = 16, 0.9
+"""Where the topology leaves the asked gap open, the search is asked once more for a bound that closes it, up to so many
+times sharper (beyond, no bound of the search closes it), and a little closer, as its best plan may be better then.
+"""
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,10 @@ def best_on_uplinks(
     left = deadline - time.monotonic()
     if known_bound is None or left <= 0 or should_stop() or not is_open(best.objective, known_bound, settings.gap):
         return best
-    again = search(problem, replace(settings, gap=settings.gap / _SHARPER, time_limit_s=left), None, should_stop)
+    wanted = 1 - best.objective * (1 - settings.gap) / outcome.objective
+    if wanted < settings.gap / _SHARPEST:
+        return best
+    again = search(problem, replace(settings, gap=_CLOSER * wanted, time_limit_s=left), None, should_stop)
     best = replace(best, bound=again.bound)
     if again.leaf is not None and again.split is not None:
         best = _better_of(best, placed_choices(cost, (choice_of_leaf(cost, again.leaf, again.split),), prices))

@@ -118,7 +118,14 @@ def test_ranks_moved_to_other_racks_no_longer_have_the_predicted_times():
         first = [starts[chosen.group] + node * 4 + chip for node, chip in places]
         stage["ranks"] = [list(range(rank, rank + width)) for rank in first]
     codes = {violation.code for violation in check_plan(Plan.model_validate(document))}
-    assert codes and codes <= {"time", "transfers", "prediction", "certificate"}, codes
+    assert codes and codes <= {"time", "transfers", "prediction", "certificate", "placement"}, codes
+
+
+def test_a_plan_that_says_something_else_of_the_order_of_the_file_is_refused():
+    document = plan_of(placed_case()).model_dump(mode="json")
+    document["certificate"]["solver"]["file_order_step_s"] *= 1.01
+    (violation,) = check_plan(Plan.model_validate(document))
+    assert violation.where == "certificate.solver.file_order_step_s"
 
 
 def test_without_a_topology_only_the_order_of_the_file_is_right():
