@@ -26,9 +26,11 @@ FILE_ORDER = "the order of the file"
 _MOST_STARTS = 8
 """Placements from which exchanges begin: the best of those proposed."""
 _MOST_PROPOSED, _MOST_EXCHANGED = 60_000, 60_000
-"""Stage replicas looked at in all proposals, and in all exchanges: about a second each. Large plans are tried less."""
+"""Work in all proposals, and in all exchanges: about a second each. Large plans are tried less."""
+_ACTIONS = 20
+"""Work of judging one placement: its stage replicas, and the actions of its pipelines over this."""
 _MOST_PACKED = 1_000_000
-"""Blocks x stage replicas up to which blocks are packed: each looks at all free nodes."""
+"""Blocks x work up to which blocks are packed: each looks at all free nodes."""
 _CLOSER = 1e-12
 """Relative: what is less better than this is no better."""
 
@@ -61,7 +63,7 @@ def place_well(cost: CostModel, shapes: Sequence[PipelineShape]) -> Placed | Non
     first = judge.score(judge.file_order)
     starts = {judge.file_order: _Start(first, FILE_ORDER)}
     for name, nodes in judge.proposals():
-        if len(starts) * judge.replicas > _MOST_PROPOSED:
+        if len(starts) * judge.work > _MOST_PROPOSED:
             break
         if nodes not in starts:
             starts[nodes] = _Start(judge.score(nodes), name)
@@ -102,7 +104,8 @@ class _Judge:
             sorted(range(len(homes)), key=lambda node, homes=homes: (uplinks.order[homes[node]], node))  # type: ignore[misc]
             for homes in uplinks.homes
         )
-        self.replicas = sum(len(places) for shape in shapes for places in shape.places)
+        actions = sum(len(shape.stages) * shape.micro_batches for shape in shapes)
+        self.work = sum(len(places) for shape in shapes for places in shape.places) + actions // _ACTIONS
         self.left = _MOST_EXCHANGED
         self._known: dict[object, Score] = {}
 
@@ -155,7 +158,7 @@ class _Judge:
                     blocks = [self._blocks(group, j, k, outer) for group in range(len(self.roles))]
                     name = f"blocks of {_count(j, 'stage')} x {_count(k, 'replica')}, {outer} first"
                     yield name, tuple(self._fill(group, own) for group, own in enumerate(blocks))
-                    if sum(map(len, blocks)) * self.replicas <= _MOST_PACKED:
+                    if sum(map(len, blocks)) * self.work <= _MOST_PACKED:
                         yield f"{name}, packed", tuple(self._pack(group, own) for group, own in enumerate(blocks))
 
     def _blocks(self, group: int, j: int, k: int, outer: str) -> list[list[int]]:
@@ -197,7 +200,7 @@ class _Judge:
             for other in self._neighbours(nodes):
                 if self.left <= 0:
                     break
-                self.left -= self.replicas
+                self.left -= self.work
                 score = self.score(other)
                 if _better(score, least):
                     nodes, least, improved = other, score, True
@@ -210,9 +213,9 @@ class _Judge:
             for a, b in combinations(range(len(own)), 2):
                 if homes[own[a]] != homes[own[b]]:
                     yield _with(nodes, group, {a: own[b], b: own[a]})
-            free: dict[int, int] = {}
+            taken, free = set(own), dict[int, int]()
             for node in self.in_tree[group]:
-                if node not in own:
+                if node not in taken:
                     free.setdefault(homes[node], node)
             for a in range(len(own)):
                 for home, node in free.items():
