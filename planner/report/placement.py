@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
@@ -47,7 +47,7 @@ def placement_section(plan: Plan, full: bool) -> Iterator[RenderableType]:
     yield Text("")
     yield heading("placement")
     yield from _rule(plan)
-    yield indented(_table(topology, used, stages, len(plan.pipelines), full))
+    yield indented(_table(topology, list(homes), used, stages, len(plan.pipelines), full))
     rows = len(set(used) | {i for i, switch in enumerate(topology.switches) if switch.nodes})
     if rows > _MOST_ROWS and not full:
         left = rows - _MOST_ROWS
@@ -85,6 +85,7 @@ def _rule(plan: Plan) -> Iterator[RenderableType]:
 
 def _table(
     topology: Topology,
+    groups: Sequence[str],
     used: Mapping[int, Mapping[str, set[int]]],
     stages: Mapping[int, Mapping[int, set[int]]],
     pipelines: int,
@@ -98,7 +99,8 @@ def _table(
         if index >= 0:
             name = topology.switches[index].name
             uplink = format_rate(topology.switches[index].uplink_bytes_per_s)
-        nodes = "; ".join(f"{group} {number_runs(sorted(own))}" for group, own in used.get(index, {}).items())
+        own_nodes = used.get(index, {})
+        nodes = "; ".join(f"{group} {number_runs(sorted(own_nodes[group]))}" for group in groups if group in own_nodes)
         held = [
             f"{number_runs(sorted(own))}" + (f" of pipeline {p + 1}" if pipelines > 1 else "")
             for p, own in sorted(stages.get(index, {}).items())

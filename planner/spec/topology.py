@@ -30,6 +30,8 @@ NodeRange = tuple[int, int, int]
 def _read_nodes(value: Any) -> int | tuple[NodeRange, ...]:
     """`4` is a count; `0-3`, `0-6:2` and `0-3,8-11` name nodes, numbered from 0 in their group."""
     if not isinstance(value, str) or re.fullmatch(r"\s*[+-]?\d+\s*", value):
+        if str(value).strip() == "0":
+            raise refusal(QuantityError("'0' is a count of no nodes", "", "write `0-0` for node 0 alone"))
         try:
             return parse_count(value, noun="the number of nodes", largest=1_000_000)
         except QuantityError as error:
