@@ -59,6 +59,7 @@ class NodeGroup:
     intra_node: Interconnect | None = Interconnect(100 * GB)
     reserve_bytes: int = 0
     price_per_chip_hour: float = 0.0
+    nic_affinity: None = None
 
     @property
     def reached_nic(self) -> Interconnect | None:
