@@ -100,6 +100,12 @@ class CostModel:
         numbers = self._numbers_of(group, tensor, setting)
         return None if numbers is None else numbers.table
 
+    def placed_table(self, group: int, tensor: int, setting: Setting, ways: StageWays) -> LayerTable:
+        """The same for a stage to which the uplinks leave so much, of a degree that is a choice."""
+        numbers = self._numbers_of(group, tensor, setting, ways)
+        assert numbers is not None, self.why_not(group, tensor, setting)
+        return numbers.table
+
     def why_not(self, group: int, tensor: int, setting: Setting) -> str | None:
         """The sentence behind a `table` that is None."""
         reason = refusal(self.groups[group], tensor, setting, self._model, self._graph)

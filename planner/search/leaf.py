@@ -81,13 +81,17 @@ class Leaf:
         """The boundary after each stage but the last."""
         return tuple(self._transfer(s) for s in range(self.num_stages - 1))
 
+    def same_node(self, s: int) -> bool:
+        """Whether the boundary after a stage stays in a node in every replica."""
+        a, b = self.stages[s], self.stages[s + 1]
+        if a.group != b.group:
+            return False
+        slots = self.root.groups[a.group].slots_per_node(a.tensor, self.setting.context_parallel)
+        return not crosses_node(a.index, self.setting.data_parallel, slots)
+
     def _transfer(self, s: int) -> TransferTable:
         a, b = self.stages[s], self.stages[s + 1]
-        same = False
-        if a.group == b.group:
-            slots = self.root.groups[a.group].slots_per_node(a.tensor, self.setting.context_parallel)
-            same = not crosses_node(a.index, self.setting.data_parallel, slots)
-        return self.root.transfer(a.group, a.tensor, b.group, b.tensor, same)
+        return self.root.transfer(a.group, a.tensor, b.group, b.tensor, self.same_node(s))
 
     def chain_times(self, split: Split) -> ChainTimes:
         """Stage and transfer seconds of a split."""

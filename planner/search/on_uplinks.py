@@ -9,8 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
+from planner.plan.evaluate import traffic_of
 from planner.plan.layout import PipelineChoice, shapes_of
 from planner.plan.placing import Placed, place_well
 from planner.search.candidates import Root, make_roots
@@ -20,15 +22,20 @@ from planner.search.improve import in_space, neighbours
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
 from planner.search.one_shape import Best, try_order
+from planner.search.placed_leaf import PlacedLeaf
+from planner.search.polish import polish
 
 if TYPE_CHECKING:
     from planner.cost.model import CostModel
     from planner.cost.tables import Problem
+    from planner.search.leaf import Split
     from planner.search.outcome import Outcome, SearchSettings
 
-__all__ = ["OnUplinks", "best_on_uplinks", "is_open", "placed_choices"]
+__all__ = ["OnUplinks", "best_on_uplinks", "is_open", "placed_choices", "placed_leaf"]
 
 _MOST_TRIES = 60
+_ROUNDS = 3
+"""How often nodes are chosen again after layers were moved."""
 _SHARPEST, _CLOSER = 16, 0.9
 """Where the topology leaves the asked gap open, the search is asked once more for a bound that closes it, up to so many
 times sharper (beyond, no bound of the search closes it), and a little closer, as its best plan may be better then.
@@ -60,19 +67,38 @@ def placed_choices(
     return OnUplinks(choices, placed, weight * placed.step_time_s)
 
 
+def placed_leaf(cost: CostModel, leaf: Leaf, split: Split, prices: tuple[float, ...] | None = None) -> OnUplinks:
+    """A plan of identical pipelines at good places, single layers moved while that helps there: away from stages that
+    reduce over thin uplinks.
+    """
+    one = placed_choices(cost, (choice_of_leaf(cost, leaf, split),), prices)
+    for _ in range(_ROUNDS if leaf.root.limits.layers_per_stage is None else 0):
+        traffic = traffic_of(cost, one.placed.shapes)
+        assert traffic is not None
+        moved = polish(PlacedLeaf(leaf, cost, traffic), split)
+        if moved == split:
+            break
+        other = placed_choices(cost, (choice_of_leaf(cost, leaf, moved),), prices)
+        if other.objective >= one.objective:
+            break
+        one, split = other, moved
+    return one
+
+
 def best_on_uplinks(
     cost: CostModel,
     problem: Problem,
     settings: SearchSettings,
     outcome: Outcome,
     found: Sequence[tuple[PipelineChoice, ...]],
-    known_bound: float | None,
+    bound: float,
+    identical: bool,
     deadline: float,
     should_stop: Callable[[], bool],
 ) -> OnUplinks:
-    """The best of what was found, and of the shapes around the best plan of identical pipelines.
-
-    known_bound: of identical pipelines, if it may be sharpened; the search then goes on where it leaves the gap open.
+    """The best of what was found and, while the gap to `bound` is open, of the shapes around the best plan of identical
+    pipelines. identical: the bound is of such plans alone; where a sharper one of the search could close the gap, it is
+    asked for.
     """
     prices = settings.price_per_chip_s
     best = min((placed_choices(cost, choices, prices) for choices in found), key=lambda one: one.objective)
@@ -80,10 +106,12 @@ def best_on_uplinks(
     if outcome.leaf is None or outcome.split is None:
         return best
     roots = make_roots(problem, Intervals(problem.chain), settings.limits)
+    best = _better_of(best, placed_leaf(cost, outcome.leaf, outcome.split, prices))
     start = _as_best(roots, outcome)
-    best = _look_around(cost, roots, prices, start, best, lambda: should_stop() or time.monotonic() >= deadline)
+    enough = bound / max(1 - settings.gap, 1e-9)
+    best = _look_around(cost, roots, prices, start, best, enough, lambda: should_stop() or time.monotonic() >= deadline)
     left = deadline - time.monotonic()
-    if known_bound is None or left <= 0 or should_stop() or not is_open(best.objective, known_bound, settings.gap):
+    if not identical or left <= 0 or should_stop() or not is_open(best.objective, bound, settings.gap):
         return best
     wanted = 1 - best.objective * (1 - settings.gap) / outcome.objective
     if wanted < settings.gap / _SHARPEST:
@@ -91,7 +119,7 @@ def best_on_uplinks(
     again = search(problem, replace(settings, gap=_CLOSER * wanted, time_limit_s=left), None, should_stop)
     best = replace(best, bound=again.bound)
     if again.leaf is not None and again.split is not None:
-        best = _better_of(best, placed_choices(cost, (choice_of_leaf(cost, again.leaf, again.split),), prices))
+        best = _better_of(best, placed_leaf(cost, again.leaf, again.split, prices))
     return best
 
 
@@ -120,26 +148,26 @@ def _look_around(
     prices: tuple[float, ...] | None,
     start: Best,
     best: OnUplinks,
+    enough: float,
     should_stop: Callable[[], bool],
 ) -> OnUplinks:
-    """Follow neighbours that are better at their exact step time. Only those can be whose bound is better too."""
-    centre, seen, tries = start, {(start.root_index, start.order)}, 0
-    improved = True
-    while improved:
-        improved = False
+    """The neighbours of the best shapes placed so far, best first, until an objective is good enough. Only those can
+    help whose bound is better too.
+    """
+    waiting, seen, tries = [(best.objective, 0, start)], {(start.root_index, start.order)}, 0
+    while waiting:
+        _, _, centre = heappop(waiting)
         for index, order in neighbours(roots, centre):
             if (index, order) in seen or not in_space(roots[index], order):
                 continue
-            if tries >= _MOST_TRIES or should_stop():
+            if tries >= _MOST_TRIES or best.objective <= enough or should_stop():
                 return best
             seen.add((index, order))
-            tries += 1
             near = try_order(roots[index], index, order, best.objective, prices)
             if near is None:
                 continue
-            choices = (choice_of_leaf(cost, Leaf(roots[index], order), near.split),)
-            before, best = best.objective, _better_of(best, placed_choices(cost, choices, prices))
-            if best.objective < before:
-                centre, improved = near, True
-                break
+            tries += 1
+            one = placed_leaf(cost, Leaf(roots[index], order), near.split, prices)
+            best = _better_of(best, one)
+            heappush(waiting, (one.objective, tries, near))
     return best

@@ -354,8 +354,9 @@ def _on_uplinks(
 
     found, single = candidates
     choices = [found.choices] if single is found else [found.choices, single.choices]
-    known = None if found.mixed else found.bound
-    best = best_on_uplinks(cost, problem, settings, outcome, choices, known, deadline, interrupted)
+    best = best_on_uplinks(
+        cost, problem, settings, outcome, choices, found.bound, not found.mixed, deadline, interrupted
+    )
     bound = min(max(best.bound, found.bound), best.objective)
     why: WhyStopped = "exhausted"
     if not is_open(best.objective, bound, settings.gap):

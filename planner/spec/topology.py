@@ -12,10 +12,12 @@ from planner.spec.base import Bandwidth, Latency, Name, SpecModel, Title, filled
 from planner.spec.kinds import QuantityError
 from planner.spec.units import parse_count
 
-__all__ = ["MAX_SWITCHES", "NodeRange", "Switch", "SwitchEntry", "Topology"]
+__all__ = ["MAX_NODES", "MAX_SWITCHES", "NodeRange", "Switch", "SwitchEntry", "Topology"]
 
 MAX_SWITCHES = 100_000
 """Switches of a cluster, repetitions counted."""
+MAX_NODES = 1_000_000
+"""Nodes that hang at switches."""
 _MAX_ENTRIES = 1000
 _MAX_RANGES = 1000
 _MOST_OVERSUBSCRIBED = 1000
@@ -172,6 +174,9 @@ class Topology(SpecModel):
 
     def problem(self, nodes: dict[str, int]) -> str | None:
         """What is wrong with it on a cluster with so many nodes in each group; None when it is in order."""
+        named = {group for switch in self.switches for group in switch.nodes}
+        if sum(nodes.get(group, 0) for group in named) > MAX_NODES:
+            return f"more than {MAX_NODES:,} nodes hang at switches"
         taken: set[tuple[str, int]] = set()
         for index, switch in enumerate(self.switches):
             if switch.parent is not None and switch.parent >= index:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from planner.spec.suggest import did_you_mean
-from planner.spec.topology import MAX_SWITCHES, NodeRange, Switch, SwitchEntry, Topology
+from planner.spec.topology import MAX_NODES, MAX_SWITCHES, NodeRange, Switch, SwitchEntry, Topology
 
 if TYPE_CHECKING:
     from planner.spec.cluster import NodeGroup
@@ -187,6 +187,10 @@ class _Reader:
 
     def check_all_placed(self) -> None:
         """A group hangs at switches with all of its nodes or with none: the others would share nothing."""
+        total = sum(self.groups[name].nodes for name in self._last_place)
+        if total > MAX_NODES:
+            what, why = f"holds {total:,} nodes", f"at most {MAX_NODES:,} hang at switches"
+            self.add(("topology",), what, why, "plan a part of the cluster")
         for name, place in self._last_place.items():
             group = self.groups[name]
             placed = self._counted.get(name, 0) or len(self._named.get(name, ()))

@@ -97,6 +97,24 @@ def test_what_is_not_clear_is_refused_with_its_place(rest: str, said: str):
     assert all(problem.startswith("lab.yaml:") and "topology[" in problem for problem in found), found
 
 
+def test_documents_of_strangers_are_looked_at_before_they_are_believed():
+    document = racks("[{name: rack, count: 4, nodes: {a: 2}, uplink: 1 TB/s}]").model_dump(mode="json")
+    for change in (
+        {"parent": 3},
+        {"nodes": {"a": [[0, 8, 1]]}},
+        {"nodes": {"a": [[2, 3, 1]]}},
+        {"nodes": {"a": [[0, 1, 0]]}},
+        {"nodes": {"c": [[0, 1, 1]]}},
+    ):
+        switches = [document["topology"]["switches"][0] | change, *document["topology"]["switches"][1:]]
+        with pytest.raises(ValueError, match="switch"):
+            Cluster.model_validate(document | {"topology": {"switches": switches}})
+    groups = [document["node_groups"][0] | {"nodes": 10**9}, document["node_groups"][1]]
+    switch = document["topology"]["switches"][0] | {"nodes": {"a": [[0, 10**9 - 1, 1]]}}
+    with pytest.raises(ValueError, match="more than 1,000,000 nodes"):
+        Cluster.model_validate(document | {"node_groups": groups, "topology": {"switches": [switch]}})
+
+
 def test_a_switch_joins_no_two_sites():
     groups = "{name: a, chip: acme, nodes: 8, site: x}\n{name: b, chip: acme, nodes: 4, site: y}"
     rest = "[{name: r, nodes: {a: 8, b: 4}, uplink: 1 TB/s}]\nsites: {total: 10 Gbps, latency: 1 ms}"

@@ -1,0 +1,41 @@
+"""A leaf whose stages sit at known nodes of a topology: its numbers are exact there, so splits can be compared."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from planner.search.leaf import Leaf
+
+if TYPE_CHECKING:
+    from planner.cost.model import CostModel
+    from planner.cost.tables import LayerTable, TransferTable
+    from planner.cost.traffic import Traffic
+
+__all__ = ["PlacedLeaf"]
+
+
+class PlacedLeaf(Leaf):
+    """`leaf` with what the uplinks leave to its stages and boundaries where they sit (`traffic`, of this shape alone).
+
+    Memory limits stay those of the leaf's problem. Nothing is proved with it: other places have other numbers.
+    """
+
+    def __init__(self, leaf: Leaf, cost: CostModel, traffic: Traffic) -> None:
+        super().__init__(leaf.root, leaf.order)
+        self._cost, self._traffic = cost, traffic
+        self._tables: dict[int, LayerTable] = {}
+
+    def table(self, stage: int) -> LayerTable:
+        """The layer table of a stage where it sits."""
+        if stage not in self._tables:
+            home, limits = self.stages[stage], super().table(stage)
+            ways = self._traffic.stage(0, stage)
+            table = self._cost.placed_table(home.group, home.tensor, self.setting, ways)
+            self._tables[stage] = replace(table, usable_bytes=limits.usable_bytes)
+        return self._tables[stage]
+
+    def _transfer(self, s: int) -> TransferTable:
+        a, b = self.stages[s], self.stages[s + 1]
+        detour = self._traffic.boundary(0, s)
+        return self._cost.transfer(a.group, a.tensor, b.group, b.tensor, self.same_node(s), self.setting, detour)
