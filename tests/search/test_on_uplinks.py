@@ -5,9 +5,14 @@ from __future__ import annotations
 import pytest
 
 from planner.plan import check_plan
+from planner.plan.evaluate import traffic_of
 from planner.plan.file import dump_plan, sha256_of
 from planner.plan.placing import place_well
 from planner.search import SolveOptions, solve
+from planner.search.choices import choice_of_leaf
+from planner.search.driver import SearchSettings, search
+from planner.search.on_uplinks import placed_choices, placed_leaf
+from planner.search.placed_leaf import PlacedLeaf
 from planner.spec import load_cluster, load_model, parse_cluster
 from tests.plan.racks import random_case
 
@@ -69,3 +74,19 @@ def test_the_bound_is_below_every_plan_at_every_placement(seed: int):
     bound = plan.certificate.bound
     placed = place_well(case.cost, case.shapes)
     assert placed is not None and bound <= placed.step_time_s <= placed.file_order_step_s
+
+
+@pytest.mark.parametrize("seed", [0, 2, 6, 10])
+def test_layers_are_moved_at_exact_prices_and_never_to_a_slower_plan(seed: int):
+    case = random_case(seed, most_nodes=3)
+    found = search(case.cost, SearchSettings(time_limit_s=20))
+    assert found.leaf is not None and found.split is not None
+    first = placed_choices(case.cost, (choice_of_leaf(case.cost, found.leaf, found.split),))
+    traffic = traffic_of(case.cost, first.placed.shapes)
+    assert traffic is not None
+    # two ways to one number: tables of the leaf at its places, and the parts of the plan that the checker asks for
+    leaf = PlacedLeaf(found.leaf, case.cost, traffic)
+    assert leaf.step_time(found.split) == pytest.approx(first.objective, rel=1e-12)
+    assert found.step_time <= first.objective * (1 + 1e-12)
+    moved = placed_leaf(case.cost, found.leaf, found.split)
+    assert found.bound <= moved.objective <= first.objective
