@@ -139,7 +139,7 @@ class Switch(SpecModel):
     parent: Annotated[int, Field(ge=0)] | None = None
     """Index of the switch above it, an earlier one; None at the core."""
 
-    uplink_bytes_per_s: Bandwidth
+    uplink_bytes_per_s: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     """What the uplink carries in each direction for all chips below together."""
 
     latency_s: Latency = 0.0

@@ -62,6 +62,14 @@ def test_oversubscription_is_what_enters_over_what_the_uplink_carries():
     assert pod.uplink_bytes_per_s == 150e9
 
 
+def test_a_very_large_pod_has_an_uplink_too():
+    groups = "{name: a, chip: acme, nodes: 1000000, chips_per_node: 64, nic: {bandwidth: 10 TB/s}}"
+    built = racks("[{name: pod, nodes: {a: 1000000}, oversubscription: 1}]", groups)
+    assert built.topology is not None
+    assert built.topology.switches[0].uplink_bytes_per_s == pytest.approx(64e6 * 10e12)
+    assert Cluster.model_validate(built.model_dump(mode="json")) == built
+
+
 def test_a_cluster_with_a_topology_survives_its_document():
     built = racks("[{name: rack, count: 4, nodes: {a: 2, b: 1}, oversubscription: 2, latency: 1 us}]")
     assert Cluster.model_validate(built.model_dump(mode="json")) == built
