@@ -16,6 +16,7 @@ from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchProgress, SearchSettings, WhyStopped, search
 from planner.search.floors import mix_floor
 from planner.search.highs import SolverName, require_solver, start_log
+from planner.search.on_uplinks import found_on_uplinks
 from planner.search.outcome import Found
 from planner.search.relaxed import RelaxedProblem
 from planner.search.warm import Older, no_start, or_older, with_older_plan
@@ -35,6 +36,8 @@ _IDENTICAL_SHARE = 0.6
 """Of the time limit, for plans of identical pipelines, where mixes may be better."""
 _IMPROVEMENT_SHARE = 0.65
 """Of what is then left, for better mixes; the rest is for the bound of all mixes."""
+_PLACING_SHARE = 0.15
+"""Of the time limit, for nodes and shapes that suit a topology, after mixes."""
 _MOST_LAYERS = 1200
 _IDENTICAL = "identical replicas of one shape"
 _MIXED = (
@@ -122,6 +125,9 @@ def solve(
             older = no_start(options, "the layers of this model branch")
             if found is None:
                 _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
+            if cost.uplinks is not None:
+                end = begin + options.time_limit_s
+                found = found_on_uplinks(problem, cost, settings, outcome, (found, found), end, interrupted)
             return _result(cluster, model, graph, cost, options, settings, found, older)
         identical = why_identical(model, cost, settings.limits, options)
         older, settings = with_older_plan(cluster, model, graph, problem, cost, settings, options, identical)
@@ -130,10 +136,13 @@ def solve(
         outcome = search(problem, first if mixes else settings, _forward(progress), interrupted)
         if outcome.leaf is None and older.plan is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
-        found = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
+        found = single = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
         if mixes and not interrupted():
-            deadline = begin + options.time_limit_s
+            deadline = begin + limit * (1.0 if cost.uplinks is None else 1 - _PLACING_SHARE)
             found = _mixed(problem, cost, model, settings, outcome, found, deadline, interrupted, older)
+        if found is not None and cost.uplinks is not None:
+            candidates = found, single or found
+            found = found_on_uplinks(problem, cost, settings, outcome, candidates, begin + limit, interrupted)
         found = or_older(found, older, outcome)
         if found is None:
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
@@ -279,6 +288,7 @@ def _result(
         proved,
         notices=(*cluster.notices, *model.notices, *own),
         ignored_constraints=("memory",) if options.ignore_memory else (),
+        placed=found.placed,
     )
     said = older.notices(found.choices, found.objective, found.why_stopped)
     return SolveResult(plan, found.why_stopped, (*own, *said), found.statistics)
