@@ -29,7 +29,8 @@ __all__ = ["assumptions"]
 def assumptions(cluster: Cluster, model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> tuple[str, ...]:
     """Only those that bear on this model and these settings. degrees: the tensor parallel degrees of the plan space."""
     on_memory = _on_memory(model, graph, degrees)
-    return (*_always(model), _on_reserve(cluster), *on_memory, *_on_lines(cluster), *_on_communication(model, graph))
+    on_network = (*_on_lines(cluster), *_on_uplinks(cluster), *_on_nics(cluster))
+    return (*_always(model), _on_reserve(cluster), *on_memory, *on_network, *_on_communication(model, graph))
 
 
 def _always(model: ModelSpec) -> Iterable[str]:
@@ -88,6 +89,31 @@ def _on_lines(cluster: Cluster) -> Iterable[str]:
             "the replicas that cross at once share a line's `total` evenly; each boundary between two node groups has"
             " the line to itself, and each direction all of it; lines reach the share of `total` that networks reach"
         )
+
+
+def _on_uplinks(cluster: Cluster) -> Iterable[str]:
+    if cluster.topology is None:
+        return
+    yield (
+        "an uplink shares its rate evenly over what the plan sends through it at once: the stages that reduce"
+        " gradients, and apart from them the replicas of all boundaries between stages, each way; nothing but the"
+        " plan's traffic is counted; a boundary takes as long as its slowest replica; uplinks reach the share that"
+        " networks reach; the all-reduce of tied matrices does not count uplinks"
+    )
+    yield (
+        "the lower bound takes each stage's gradient rings, and transfers between node groups, at the best places that"
+        " there are and alone on their uplinks; other transfers, all-to-alls and rings of several shapes as if no"
+        " uplink limited them"
+    )
+
+
+def _on_nics(cluster: Cluster) -> Iterable[str]:
+    for group in cluster.node_groups:
+        affinity = group.nic_affinity
+        if affinity is not None:
+            used = "the NICs near them" if not affinity.far_chips else "NICs of which some are not near them"
+            numbers = " ".join(map(str, affinity.use))
+            yield f"the chips of a node of {group.name} use {used}: NIC {numbers}, in the order of the chips"
 
 
 def _on_communication(model: ModelSpec, graph: LayerGraph) -> Iterable[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import TYPE_CHECKING, TypeVar
 
@@ -20,6 +20,7 @@ __all__ = [
     "all_reduce_s",
     "all_to_all_s",
     "gather_after_transfer_s",
+    "limited",
     "reduce_scatter_s",
     "ring_exchange_s",
     "ring_path",
@@ -67,6 +68,11 @@ class RingPath:
     latency_s: float
 
 
+def limited(path: RingPath, bytes_per_s: float, latency_s: float) -> RingPath:
+    """A ring or an all-to-all through uplinks that leave it so much and add so many seconds to a hop."""
+    return RingPath(min(path.bytes_per_s, bytes_per_s), path.latency_s + latency_s)
+
+
 def ring_path(
     inside: RingPath, across: RingPath, slots_per_node: int, data: int, chips_per_slot: int, rings: int
 ) -> RingPath:
@@ -104,6 +110,11 @@ class StageLink:
     target_chip_bytes_per_s: float
     staging_bytes_per_s: tuple[float, float] | None = None
     replica_bytes_per_s: float = float("inf")
+
+    def through(self, bytes_per_s: float, latency_s: float) -> StageLink:
+        """The same way through uplinks that leave each replica so much and add so many seconds."""
+        replica = min(self.replica_bytes_per_s, bytes_per_s)
+        return replace(self, replica_bytes_per_s=replica, latency_s=self.latency_s + latency_s)
 
 
 def staged_rate(bytes_per_s: float, staging_bytes_per_s: float | None) -> float:

@@ -82,7 +82,7 @@ def _across(cluster: Cluster, group: int) -> RingPath:
     to another group. Unlimited in a cluster of one node, which never asks.
     """
     node_group = cluster.node_groups[group]
-    nic, efficiency = node_group.nic, network_efficiency(cluster.chip_of(group))
+    nic, efficiency = node_group.reached_nic, network_efficiency(cluster.chip_of(group))
     if node_group.nodes > 1:
         return _way(cluster, group, group, efficiency)
     if nic is not None:
@@ -96,7 +96,7 @@ def _way(cluster: Cluster, source: int, target: int, efficiency: float) -> RingP
 
     Staged through host memory if the link says so.
     """
-    path, nic = cluster.path(source, target), cluster.node_groups[source].nic
+    path, nic = cluster.path(source, target), cluster.node_groups[source].reached_nic
     known = (path.bandwidth_bytes_per_s, path.total_bytes_per_s, None if nic is None else nic.bandwidth_bytes_per_s)
     nominal = min(rate for rate in known if rate is not None)
     staging = path.staging_bytes_per_s if path.transport == "host" else None
@@ -228,7 +228,7 @@ def link_between(cluster: Cluster, source: int, target: int, data: int = 1) -> S
     efficiency = [network_efficiency(cluster.chip_of(g)) for g in (source, target)]
     nics = [
         float("inf") if nic is None else nic.bandwidth_bytes_per_s * share
-        for nic, share in zip((cluster.node_groups[g].nic for g in (source, target)), efficiency, strict=True)
+        for nic, share in zip((cluster.node_groups[g].reached_nic for g in (source, target)), efficiency, strict=True)
     ]
     staging = None
     if path.transport == "host":

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from planner.cost.assumptions import assumptions
 from planner.cost.breakdown import StageBreakdown, StageMemory, StageTime
-from planner.cost.communication import gather_after_transfer_s, transfer_s
+from planner.cost.communication import limited
 from planner.cost.compute import chip_rates
 from planner.cost.figures import require_figures, usable_groups, wholly_measured
 from planner.cost.kinds import kind_arrays
@@ -18,8 +18,6 @@ from planner.cost.links import (
     group_links,
     least_ring,
     line_bytes_per_s,
-    link_between,
-    link_inside,
     shared_ring,
 )
 from planner.cost.memory import (
@@ -33,7 +31,10 @@ from planner.cost.precision import recipe_of
 from planner.cost.sharding import Degrees
 from planner.cost.space import layout_of, micro_batch_sizes, plan_space, refusal
 from planner.cost.tables import LayerTable, Reduction, TransferTable
+from planner.cost.traffic import StageTraffic, StageWays, best_detour, best_ways
+from planner.cost.transfers import Ends, transfer_table
 from planner.cost.update import Rings, optimizer_s, reduction
+from planner.cost.uplinks import FREE, Detour, Uplinks
 from planner.graph.limits import padded_vocabulary
 
 if TYPE_CHECKING:
@@ -58,8 +59,6 @@ __all__ = ["POLICIES", "CostModel"]
 POLICIES: tuple[str, ...] = ("none", "selective", "full")
 _MOST_REDUCTIONS = 20_000
 """Reductions between shapes that are remembered."""
-_MANY_ELEMENTS = 2.0**40
-"""A tensor so large that a transfer's latency is lost in its time."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +91,14 @@ class CostModel:
         self.excluded: tuple[Notice, ...] = (*self._left_out, *graph.notices)
         self._kinds = kind_arrays(graph, self.policies)
         self.chain: Chain = self._kinds.chain
+        self.uplinks: Uplinks | None = None if cluster.topology is None else Uplinks(cluster, cluster.topology)
         self._links: dict[int, GroupLinks] = {}
-        self._times: dict[tuple[int, int, int, int, int, bool], tuple[LayerTimes, LayerTimes]] = {}
+        self._times: dict[tuple[int, int, int, int, int, bool, Detour], tuple[LayerTimes, LayerTimes]] = {}
         self._least: dict[int, Floats] = {}
-        self._numbers: dict[tuple[int, int, Setting], _Numbers | None] = {}
-        self._transfers: dict[tuple[int, int, int, int, bool, int, int, int], TransferTable] = {}
+        self._numbers: dict[tuple[int, int, Setting, StageWays | None], _Numbers | None] = {}
+        self._transfers: dict[tuple[int, int, int, int, bool, int, int, int, Detour], TransferTable] = {}
         self._lines: dict[tuple[int, int], bool] = {}
-        self._reductions: dict[tuple[int, tuple[Holder, ...], Setting, int], Reduction] = {}
+        self._reductions: dict[tuple[int, tuple[Holder, ...], Setting, int, Detour], Reduction] = {}
 
     # --- what the search asks --------------------------------------------------------------------------------------
 
@@ -108,15 +108,24 @@ class CostModel:
         return None if numbers is None else numbers.table
 
     def least_layer_s(self, group: int, tensor: int, setting: Setting) -> Floats | None:
-        """(K,) seconds forward and backward that `table` never goes below, and far sooner; None where it is None."""
+        """(K,) seconds forward and backward that `table` never goes below, and far sooner; None where it is None.
+
+        Uplinks only take away, so they are left out.
+        """
         if refusal(self.groups[group], tensor, setting, self._model, self._graph) is not None:
             return None
-        times = self._layer_times(group, tensor, setting, self._degrees(tensor, setting))
+        times = self._layer_times(group, tensor, setting, self._degrees(tensor, setting), FREE)
         key = id(times)
         if key not in self._least:
             both = times[0] + times[1]
             self._least[key] = both.forward_s + both.backward_input_s + both.backward_weight_s
         return self._least[key]
+
+    def placed_table(self, group: int, tensor: int, setting: Setting, ways: StageWays) -> LayerTable:
+        """The same as `table` for a stage to which the uplinks leave so much, of a degree that is a choice."""
+        numbers = self._numbers_of(group, tensor, setting, ways)
+        assert numbers is not None, self.why_not(group, tensor, setting)
+        return numbers.table
 
     def why_not(self, group: int, tensor: int, setting: Setting) -> str | None:
         """The sentence behind a `table` that is None."""
@@ -124,16 +133,34 @@ class CostModel:
         return None if reason is None else reason.sentence
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self,
+        source: int,
+        source_tensor: int,
+        target: int,
+        target_tensor: int,
+        same_node: bool,
+        setting: Setting,
+        detour: Detour | None = None,
     ) -> TransferTable:
-        """Seconds to move one micro-batch across a boundary, by the kind of the last layer before it."""
+        """Seconds to move one micro-batch across a boundary, by the kind of the last layer before it.
+
+        detour: what the uplinks leave of the way where the replicas sit; None: at the best places that there are.
+        """
         if setting.mixed:
             setting = replace(setting, data_parallel=1, mixed=False)
         size, context = setting.micro_batch_size, setting.context_parallel
         sharing = setting.data_parallel if self._share_a_line(source, target) else 1
-        key = (source, source_tensor, target, target_tensor, same_node, size, context, sharing)
+        if detour is None:
+            detour = best_detour(self.uplinks, source, target, setting.data_parallel)
+        key = (source, source_tensor, target, target_tensor, same_node, size, context, sharing, detour)
         if key not in self._transfers:
-            self._transfers[key] = self._transfer(source, source_tensor, target, target_tensor, same_node, setting)
+            if len(self._transfers) >= _MOST_REDUCTIONS:
+                self._transfers.clear()
+            links = {g: self._links_of(g) for g in (source, target)}
+            ends = Ends(source, source_tensor, target, target_tensor, self._stays_inside(source, target, same_node))
+            self._transfers[key] = transfer_table(
+                self._cluster, self._model, links, self._kinds, self._recipe.weight, ends, setting, detour
+            )
         return self._transfers[key]
 
     @property
@@ -148,22 +175,27 @@ class CostModel:
         """Sequences a micro-batch, also those that do not divide the batch: other shapes may make up for it."""
         return tuple(micro_batch_sizes(self._model))
 
-    def reduction(self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int = 1) -> Reduction:
+    def reduction(
+        self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int = 1, detour: Detour = FREE
+    ) -> Reduction:
         """Gradient reduction of layers that stages of several shapes hold, as the stage `holders[own]` sees it.
 
         sharing: stages of the longest pipeline, whose rings use a line of limited total at the same time.
+        detour: what the uplinks leave to each of its rings.
         """
-        key = (own, holders, setting, sharing)
+        key = (own, holders, setting, sharing, detour)
         if key not in self._reductions:
             if len(self._reductions) >= _MOST_REDUCTIONS:
                 self._reductions.clear()
-            self._reductions[key] = self._reduction(own, holders, setting, sharing)
+            self._reductions[key] = self._reduction(*key)
         return self._reductions[key]
 
-    def _reduction(self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int) -> Reduction:
+    def _reduction(
+        self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int, detour: Detour
+    ) -> Reduction:
         holder = holders[own]
         links = {h.group: self._links_of(h.group) for h in holders}
-        path = shared_ring(self._cluster, links, holders, own, setting.context_parallel, sharing)
+        path = limited(shared_ring(self._cluster, links, holders, own, setting.context_parallel, sharing), *detour)
         degrees = self._degrees(holder.tensor, setting)
         rings = Rings(path, path, links[holder.group].tied)
         padding = self._padding(holder.tensor)
@@ -180,16 +212,17 @@ class CostModel:
         counts: Sequence[Sequence[int]],
         in_flight: int,
         received: float = 0.0,
+        ways: StageWays | None = None,
     ) -> StageBreakdown:
         """Memory and time of a stage, part by part.
 
         counts[q][k]: layers of kind k under recompute policy q (`kind_counts`); in_flight: micro-batches whose
         activations it holds; received: elements per sequence that arrive from other stages (`received_elements`), for
-        graphs that branch.
+        graphs that branch; ways: what the uplinks leave it where it sits (None: at the best places that there are).
         """
         import numpy as np
 
-        numbers = self._numbers_of(group, tensor, setting)
+        numbers = self._numbers_of(group, tensor, setting, ways)
         assert numbers is not None, self.why_not(group, tensor, setting)
         table, held = numbers.table, np.asarray(counts, dtype=float)
         layers = held.sum(axis=0)
@@ -234,6 +267,17 @@ class CostModel:
     def sent_bytes(self, elements: float, setting: Setting) -> float:
         """Bytes of one micro-batch that a replica's chips together send, for so many elements per sequence."""
         return elements * setting.micro_batch_size * self._recipe.weight
+
+    def stage_traffic(self, group: int, tensor: int, setting: Setting, nodes: Sequence[int]) -> StageTraffic:
+        """A stage whose replicas sit in these nodes of its group, for `Traffic`; only where there are uplinks."""
+        assert self.uplinks is not None
+        homes = tuple(self.uplinks.homes[group][node] for node in nodes)
+        return StageTraffic(homes, tensor, setting.context_parallel, self._degrees(tensor, setting).expert)
+
+    @property
+    def reduces_always(self) -> bool:
+        """Whether gradients are reduced in every micro-batch (ZeRO-2 and 3)."""
+        return self._recipe.zero >= 2
 
     def transport(self, source: int, target: int, same_node: bool) -> str:
         """How bytes travel between two stages: `rdma`, or `host` (through host memory); inside a node always `rdma`."""
@@ -281,6 +325,7 @@ class CostModel:
             "restrictions": [
                 "tensor_parallel x context_parallel chips of a replica's stage share a node",
                 "all replicas of a stage sit in one node group",
+                *(() if self.uplinks is None else ("stages fill nodes one after another; which nodes, is free",)),
                 *(notice.message for notice in self._left_out),
             ],
         }
@@ -298,6 +343,13 @@ class CostModel:
             limited = source != target and line_bytes_per_s(self._cluster, source, target) < float("inf")
             self._lines[source, target] = limited
         return self._lines[source, target]
+
+    def _stays_inside(self, source: int, target: int, same_node: bool) -> bool:
+        """Whether a boundary has the link inside a node: in one, or in a group of one node (bounds ask; there is no
+        other way).
+        """
+        only_node = source == target and self.groups[source].nodes == 1
+        return only_node or (same_node and self.groups[source].chips_per_node > 1)
 
     def _rates(self, group: int) -> ChipRates:
         return chip_rates(self._cluster.chip_of(group), self._model.training.precision)
@@ -318,15 +370,15 @@ class CostModel:
         vocabulary = self._graph.vocabulary
         return padded_vocabulary(vocabulary, tensor) / vocabulary if vocabulary else 1.0
 
-    def _numbers_of(self, group: int, tensor: int, setting: Setting) -> _Numbers | None:
-        key = (group, tensor, setting)
+    def _numbers_of(self, group: int, tensor: int, setting: Setting, ways: StageWays | None = None) -> _Numbers | None:
+        key = (group, tensor, setting, ways)
         if key not in self._numbers:
             allowed = refusal(self.groups[group], tensor, setting, self._model, self._graph) is None
-            self._numbers[key] = self._make_numbers(group, tensor, setting) if allowed else None
+            self._numbers[key] = self._make_numbers(*key) if allowed else None
         return self._numbers[key]
 
     def _layer_times(
-        self, group: int, tensor: int, setting: Setting, degrees: Degrees
+        self, group: int, tensor: int, setting: Setting, degrees: Degrees, detour: Detour
     ) -> tuple[LayerTimes, LayerTimes]:
         """Arithmetic and collectives; equal for settings that differ in what no layer feels."""
         links = self._links_of(group)
@@ -334,7 +386,7 @@ class CostModel:
         experts = expert_path(links, slots, degrees)
         size = setting.micro_batch_size
         crosses = experts is not links.inside
-        key = (group, tensor, size, setting.context_parallel, setting.expert_parallel, crosses)
+        key = (group, tensor, size, setting.context_parallel, setting.expert_parallel, crosses, detour)
         if key not in self._times:
             chip = self._cluster.chip_of(group)
             measured, known = measured_times(self._kinds, chip.name, degrees, size)
@@ -343,16 +395,18 @@ class CostModel:
                 padding = self._padding(tensor)
                 roofline = compute_times(self._kinds, self._rates(group), degrees, self._recipe, size, padding)
                 times = chosen_times(roofline, measured, known)
+            experts = limited(experts, *detour)
             collectives = collective_times(self._kinds, degrees, self._recipe.weight, size, links.inside, experts)
             self._times[key] = (times, collectives)
         return self._times[key]
 
-    def _make_numbers(self, group: int, tensor: int, setting: Setting) -> _Numbers:
+    def _make_numbers(self, group: int, tensor: int, setting: Setting, ways: StageWays | None) -> _Numbers:
         degrees, recipe, kinds = self._degrees(tensor, setting), self._recipe, self._kinds
         size, single, padding = setting.micro_batch_size, setting.single_stage, self._padding(tensor)
         slots = self.groups[group].slots_per_node(tensor, setting.context_parallel)
-        rings = self._rings(group, slots, degrees, setting)
-        arithmetic, collectives = self._layer_times(group, tensor, setting, degrees)
+        ways = best_ways(self.uplinks, group, slots, degrees, mixed=setting.mixed) if ways is None else ways
+        rings = self._rings(group, slots, degrees, setting, ways)
+        arithmetic, collectives = self._layer_times(group, tensor, setting, degrees, ways.all_to_all)
         reduced = reduction(kinds, recipe, degrees, rings, single, padding)
         static = static_memory(kinds, recipe, degrees, single, padding)
         times = arithmetic + collectives
@@ -373,11 +427,12 @@ class CostModel:
         )
         return _Numbers(table, static, collectives)
 
-    def _rings(self, group: int, slots: int, degrees: Degrees, setting: Setting) -> Rings:
+    def _rings(self, group: int, slots: int, degrees: Degrees, setting: Setting, ways: StageWays) -> Rings:
         """Rings of identical replicas; the fastest possible ones where the shapes may be mixed."""
         links = self._links_of(group)
         if not setting.mixed:
-            return gradient_rings(links, slots, degrees)
+            rings = gradient_rings(links, slots, degrees)
+            return Rings(limited(rings.dense, *ways.dense), limited(rings.expert, *ways.expert), rings.tied)
         path = least_ring(self._cluster, {group: links}, group, slots, degrees)
         return Rings(path, path, links.tied)
 
@@ -387,34 +442,3 @@ class CostModel:
         memory = chip.reported_memory_bytes or chip.memory_bytes
         assert memory is not None, chip.name
         return float(memory - self._cluster.node_groups[group].reserve_bytes)
-
-    def _transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
-    ) -> TransferTable:
-        import numpy as np
-
-        links = {g: self._links_of(g) for g in (source, target)}
-        only_node = source == target and self.groups[source].nodes == 1  # bounds ask; there is no other way
-        inside = only_node or (same_node and self.groups[source].chips_per_node > 1)
-        data = setting.data_parallel
-        forward = link_inside(links[source]) if inside else link_between(self._cluster, source, target, data)
-        backward = forward if inside else link_between(self._cluster, target, source, data)
-        context, sequence_parallel = setting.context_parallel, self._model.training.sequence_parallel
-
-        def seconds(elements: float) -> tuple[float, float]:
-            num_bytes = elements * setting.micro_batch_size * self._recipe.weight
-            onward = transfer_s(num_bytes, source_tensor, target_tensor, context, forward)
-            back = transfer_s(num_bytes, target_tensor, source_tensor, context, backward)
-            here, there = links[source].inside, links[target].inside
-            ends = source_tensor, target_tensor
-            onward += gather_after_transfer_s(num_bytes, *ends, context, sequence_parallel, there)
-            back += gather_after_transfer_s(num_bytes, *ends[::-1], context, sequence_parallel, here)
-            return onward, back
-
-        both = np.array([seconds(float(elements)) for elements in self._kinds.boundary_elements])
-        if self.chain.tensors is None:
-            return TransferTable(both[:, 0], both[:, 1])
-        waits = both * (self._kinds.boundary_elements > 0)[:, None]  # who is sent nothing waits for nothing
-        fixed, many = seconds(0.0), seconds(_MANY_ELEMENTS)
-        rates = (many[0] - fixed[0]) / _MANY_ELEMENTS, (many[1] - fixed[1]) / _MANY_ELEMENTS
-        return TransferTable(waits[:, 0], waits[:, 1], fixed, rates)

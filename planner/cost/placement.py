@@ -4,7 +4,8 @@ A *slot* is the tensor x context chips of one stage replica; it never leaves a n
 numbered node by node; stage j (0-based, counted within its group) with replicas i = 0 .. d-1 occupies slots j*d + i.
 With several pipeline shapes the widest slots of a group come first, each at the first node with room (`place_blocks`);
 with one shape that is the same rule. Chips of a node that no slot covers stay idle. Ranks number every chip of the
-cluster in the order of node groups, nodes and chips.
+cluster in the order of node groups, nodes and chips. On a topology whole nodes of a group are exchanged afterwards
+(plan/placing.py); nothing here changes by that.
 """
 
 from __future__ import annotations

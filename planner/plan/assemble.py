@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from planner.cost.placement import ranks_of_place
@@ -11,6 +11,7 @@ from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, e
 from planner.plan.file import sha256_of
 from planner.plan.layout import PipelineChoice, shapes_of
 from planner.plan.notices import MIX_ASSUMPTION, plan_notices
+from planner.plan.placing import Placed, place_well
 from planner.plan.prices import chips_of_groups, price_per_hour, price_warnings, training_estimate
 from planner.plan.schema import (
     Certificate,
@@ -98,9 +99,15 @@ def assemble_plan(
     *,
     notices: Sequence[Notice] = (),
     ignored_constraints: Sequence[Literal["memory"]] = (),
+    placed: Placed | None = None,
 ) -> Plan:
-    """A plan of one island, every number asked of the cost model. choices: one for each shape, in the plan's order."""
+    """A plan of one island, every number asked of the cost model. choices: one for each shape, in the plan's order.
+
+    placed: the nodes of these choices on a topology, if they are known already.
+    """
     shapes = shapes_of(cost, (choices,) if isinstance(choices, PipelineChoice) else choices)
+    placed = place_well(cost, shapes) if placed is None else placed
+    shapes = shapes if placed is None else placed.shapes
     numbers = evaluate_plan(cost, shapes)
     tokens = model.training.global_batch * model.training.sequence_length
     prediction = predict(cost, shapes, numbers, tokens)
@@ -114,7 +121,7 @@ def assemble_plan(
         idle=_idle(cluster, shapes),
         prediction=prediction,
         training=training_estimate(model, prediction, price, cluster.currency),
-        certificate=_certificate(proved, prediction, price, cluster.currency, tokens),
+        certificate=_certificate(_with_placement(proved, placed), prediction, price, cluster.currency, tokens),
         ignored_constraints=tuple(ignored_constraints),
         assumptions=tuple(dict.fromkeys((*cost.notes, *((MIX_ASSUMPTION,) if len(pipelines) > 1 else ())))),
         warnings=(
@@ -124,6 +131,14 @@ def assemble_plan(
             *idle,
         ),
     )
+
+
+def _with_placement(proved: Proved, placed: Placed | None) -> Proved:
+    """What ran, with how the nodes were chosen and the step time without that choice."""
+    if placed is None:
+        return proved
+    ran = {"placement": placed.rule, "file_order_step_s": placed.file_order_step_s}
+    return replace(proved, solver={**proved.solver, **ran})
 
 
 def _document(name: str, spec: Cluster | ModelSpec) -> InputDocument:

@@ -11,11 +11,15 @@ from planner.cost.branching_recurrence import BranchTimes, pairs_step_time
 from planner.cost.crossings import Pair, received_elements, sent_elements, stages_of
 from planner.cost.holders import holder_of, lines_crossed, shared_layers
 from planner.cost.schedule import in_flight_counts
+from planner.cost.traffic import Traffic
+from planner.cost.uplinks import FREE
 
 if TYPE_CHECKING:
     from planner.cost.breakdown import StageBreakdown
     from planner.cost.model import CostModel
     from planner.cost.tables import Chain, Setting
+    from planner.cost.traffic import StageWays
+    from planner.cost.uplinks import Detour
     from planner.plan.schema import Prediction
 
 __all__ = [
@@ -28,6 +32,7 @@ __all__ = [
     "evaluate_plan",
     "predict",
     "sent_between",
+    "traffic_of",
 ]
 
 Place = tuple[int, int]
@@ -124,11 +129,54 @@ def evaluate_plan(cost: CostModel, shapes: Sequence[PipelineShape]) -> tuple[Pip
     """
     crossed = lines_crossed([(shape.replicas, [stage.group for stage in shape.stages]) for shape in shapes])
     assert len(shapes) == 1 or cost.chain.tensors is None, "pipelines of a branching graph are of one shape"
-    return tuple(_evaluate(cost, shape, _shared_reductions(cost, shapes, j), crossed) for j, shape in enumerate(shapes))
+    traffic = traffic_of(cost, shapes)
+    return tuple(
+        _evaluate(cost, shape, _shared_reductions(cost, shapes, j, traffic), crossed, _passages(shapes, j, traffic))
+        for j, shape in enumerate(shapes)
+    )
+
+
+def traffic_of(cost: CostModel, shapes: Sequence[PipelineShape]) -> Traffic | None:
+    """What the shapes send over the uplinks of the cluster from where they sit; None without a topology."""
+    if cost.uplinks is None:
+        return None
+    chains = [
+        tuple(
+            cost.stage_traffic(stage.group, stage.tensor, shape.setting, [node for node, _ in places])
+            for stage, places in zip(shape.stages, shape.places, strict=True)
+        )
+        for shape in shapes
+    ]
+    pieces: list[tuple[int, ...]] = [(s,) for s in range(len(chains[0]))]
+    if len(shapes) > 1:
+        pieces = [piece.stages for piece in shared_layers([[stage.end for stage in h.stages] for h in shapes])]
+    pairs = [[*sent_between(cost.chain, [stage.held for stage in shape.stages])] for shape in shapes]
+    return Traffic(cost.uplinks, chains, pieces, pairs, reduce_always=cost.reduces_always)
+
+
+@dataclass(frozen=True)
+class _Passages:
+    """What uplinks leave to the stages of a shape (None: its reductions are shared) and to its pairs of stages."""
+
+    stages: Sequence[StageWays | None]
+    pairs: Mapping[Pair, Detour]
+
+
+def _passages(shapes: Sequence[PipelineShape], own: int, traffic: Traffic | None) -> _Passages:
+    stages = range(len(shapes[own].stages))
+    if traffic is None:
+        return _Passages([None for _ in stages], {})
+    alone = len(shapes) == 1
+    ways = [traffic.stage(own, s) if alone else None for s in stages]
+    return _Passages(ways, {pair: traffic.boundary(own, pair) for pair in traffic.pairs[own]})
 
 
 def _evaluate(
-    cost: CostModel, shape: PipelineShape, reductions: Sequence[float] | None, crossed: Counter[tuple[int, int]]
+    cost: CostModel,
+    shape: PipelineShape,
+    reductions: Sequence[float] | None,
+    crossed: Counter[tuple[int, int]],
+    passages: _Passages,
 ) -> PipelineNumbers:
     """Ask for every stage and boundary, and run the schedule. reductions: of each stage, where they are not its own."""
     held = in_flight_counts(shape.schedule, len(shape.stages), shape.micro_batches)
@@ -141,9 +189,10 @@ def _evaluate(
             cost.kind_counts(stage.names(cost.chain), stage.recompute),
             in_flight,
             received,
+            ways,
         )
-        for stage, in_flight, received in zip(
-            shape.stages, held, received_elements(sent, len(shape.stages)), strict=True
+        for stage, in_flight, received, ways in zip(
+            shape.stages, held, received_elements(sent, len(shape.stages)), passages.stages, strict=True
         )
     )
     if reductions is not None:
@@ -151,7 +200,9 @@ def _evaluate(
             replace(stage, time=replace(stage.time, reduction_s=seconds))
             for stage, seconds in zip(stages, reductions, strict=True)
         )
-    boundaries = tuple(_boundary(cost, shape, pair, elements, crossed) for pair, elements in sent.items())
+    boundaries = tuple(
+        _boundary(cost, shape, pair, elements, crossed, passages.pairs.get(pair)) for pair, elements in sent.items()
+    )
     times = BranchTimes(
         forward=[s.time.forward_s for s in stages],
         backward=[s.time.backward_s for s in stages],
@@ -170,14 +221,19 @@ def sent_between(chain: Chain, held: Sequence[Iterable[int]]) -> dict[Pair, floa
 
 
 def _boundary(
-    cost: CostModel, shape: PipelineShape, pair: Pair, elements: float, crossed: Counter[tuple[int, int]]
+    cost: CostModel,
+    shape: PipelineShape,
+    pair: Pair,
+    elements: float,
+    crossed: Counter[tuple[int, int]],
+    detour: Detour | None,
 ) -> Boundary:
     source, target, same = shape.stages[pair[0]], shape.stages[pair[1]], shape.same_node(*pair)
     setting = shape.setting
     if setting.mixed:
         groups = min(source.group, target.group), max(source.group, target.group)
         setting = replace(setting, data_parallel=max(1, crossed[groups]), mixed=False)
-    table = cost.transfer(source.group, source.tensor, target.group, target.tensor, same, setting)
+    table = cost.transfer(source.group, source.tensor, target.group, target.tensor, same, setting, detour)
     if cost.chain.tensors is None:
         last = source.end - 1
         kind = cost.chain.kinds[last]
@@ -189,7 +245,9 @@ def _boundary(
     return Boundary(*pair, round(num_bytes), float(onward), float(back), "host" if host else "rdma", same)
 
 
-def _shared_reductions(cost: CostModel, shapes: Sequence[PipelineShape], own: int) -> list[float] | None:
+def _shared_reductions(
+    cost: CostModel, shapes: Sequence[PipelineShape], own: int, traffic: Traffic | None
+) -> list[float] | None:
     """Seconds of gradient reduction of each stage of shape `own`; None with one shape, whose tables have them.
 
     for each run of layers that the same stages hold (one buffer):   sum over its layers of seconds[kind] + fixed
@@ -202,7 +260,9 @@ def _shared_reductions(cost: CostModel, shapes: Sequence[PipelineShape], own: in
     seconds = [0.0] * len(shape.stages)
     for piece in shared_layers([[stage.end for stage in h.stages] for h in shapes]):
         together = tuple(stages[s] for stages, s in zip(holders, piece.stages, strict=True))
-        reduced = cost.reduction(own, together, shape.setting, sharing)
+        rings = shape.stages[piece.stages[own]].tensor
+        detour = FREE if traffic is None else traffic.reduction(piece.stages, rings)
+        reduced = cost.reduction(own, together, shape.setting, sharing, detour)
         layers = sum(float(reduced.seconds[kinds[layer]]) for layer in range(piece.first, piece.end))
         seconds[piece.stages[own]] += layers + reduced.fixed_s
     return seconds

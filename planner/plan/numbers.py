@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from planner.cost.placement import Block
 from planner.cost.tables import Setting
 from planner.plan.assemble import memory_of, tied_layers, time_of
 from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_plan, predict
-from planner.plan.layout import setting_of_shape
+from planner.plan.layout import places_of, setting_of_shape
 from planner.plan.notices import stage_name
 from planner.plan.prices import price_per_hour, training_estimate
 from planner.plan.ranks import ChipMap
@@ -167,12 +169,33 @@ def _whole_violations(
         yield Violation("training", "training", "is there without a length or price" if plan.training else "is missing")
     elif plan.training is not None and estimate is not None:
         yield from _differences(plan.training, estimate, "training", "training")
+    yield from _file_order_violations(subject, shapes)
     if plan.tied_layers != tied_layers(subject.graph):
         yield Violation("layers", "tied_layers", "are not those of the model")
     objectives = {"s": prediction.step_time_s}
     if price:
         objectives[f"{currency}/token"] = prediction.step_time_s * price / 3600 / tokens
     yield from _certificate_violations(subject, objectives)
+
+
+def _file_order_violations(subject: Subject, shapes: Sequence[PipelineShape]) -> Iterator[Violation]:
+    """On a topology: what the plan says of the order of the file, and that it is no worse than that."""
+    stated = subject.plan.certificate.solver.get("file_order_step_s")
+    if subject.cost.uplinks is None or stated is None:
+        return
+    where, step = "certificate.solver.file_order_step_s", subject.plan.prediction.step_time_s
+    blocks = [
+        [Block(stage.group, stage.tensor * shape.setting.context_parallel, shape.replicas) for stage in shape.stages]
+        for shape in shapes
+    ]
+    places = places_of(subject.cost.groups, blocks)
+    assert places is not None, "the structure is checked before"
+    in_order = [replace(shape, places=own) for shape, own in zip(shapes, places, strict=True)]
+    actual = max(numbers.step_time_s for numbers in evaluate_plan(subject.cost, in_order))
+    if not isinstance(stated, float) or not _close(stated, actual):
+        yield Violation("placement", where, f"is {stated}, the cost model says {actual}")
+    if step > actual * (1 + _RELATIVE):
+        yield Violation("placement", where, f"is {actual}: better than the plan's {step}")
 
 
 def _certificate_violations(subject: Subject, objectives: dict[str, float]) -> Iterator[Violation]:

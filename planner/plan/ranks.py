@@ -48,6 +48,7 @@ class RankView:
 
     chip_rank: the chip's number in the whole cluster, idle chips included.
     local_rank: index among the used chips of its node.
+    nic: the NIC of its node that it is to use; None where the cluster does not say.
     tensor_group, context_group: this process included, in order of tensor_rank, context_rank.
     previous, next: all chips of the neighbouring stages of this replica; empty at the ends.
     receives_from, sends_to: the stages that send activations here and those that get them, by stage: the neighbours
@@ -95,6 +96,7 @@ class RankView:
     sends_to: tuple[Peer, ...]
     reduction_groups: tuple[ReductionGroup, ...]
     tied_groups: tuple[ReductionGroup, ...]
+    nic: int | None = None
 
 
 class ChipMap:
@@ -106,7 +108,8 @@ class ChipMap:
                 (str(g["name"]), str(g["chip"]), int(g["nodes"]), int(g["chips_per_node"]))
                 for g in cluster["node_groups"]
             ]
-        except (KeyError, TypeError, ValueError) as error:
+            self._nics = [_nics(g, group[3]) for g, group in zip(cluster["node_groups"], self.groups, strict=True)]
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise InputError.single(
                 path="inputs.cluster.document.node_groups",
                 what="is not a list of node groups",
@@ -122,6 +125,11 @@ class ChipMap:
         """All chips, idle ones included."""
         return self.starts[-1]
 
+    def nic(self, place: ChipPlace) -> int | None:
+        """The NIC of its node that a chip uses; None where the cluster does not say."""
+        used = self._nics[place.group]
+        return None if used is None else used[place.slot]
+
     def place(self, rank: int) -> ChipPlace:
         """Where a chip sits. Raises InputError when the cluster has no such chip."""
         if not 0 <= rank < self.num_chips:
@@ -135,6 +143,17 @@ class ChipMap:
         name, chip, _, chips_per_node = self.groups[group]
         node, slot = divmod(rank - self.starts[group], chips_per_node)
         return ChipPlace(group, name, chip, node, slot)
+
+
+def _nics(group: Mapping[str, Any], chips: int) -> tuple[int, ...] | None:
+    """The NIC that each chip of a node uses; None where the group does not say."""
+    affinity = group.get("nic_affinity")
+    if affinity is None:
+        return None
+    used = tuple(int(nic) for nic in affinity["use"])
+    if len(used) != chips:
+        raise ValueError("nic_affinity")
+    return used
 
 
 def view_of_rank(plan: Plan, rank: int) -> RankView:
@@ -228,6 +247,7 @@ def _view(plan: Plan, seat: _Seat, chip_rank: int, process_of: Mapping[int, int]
         sends_to=_peers(seat, [t.to_stage for t in pipeline.transfers if t.from_stage == seat.stage_index], process_of),
         reduction_groups=_reduction_groups(plan, seat, tensor_rank, process_of),
         tied_groups=_tied_groups(plan, seat, tensor_rank, process_of),
+        nic=chip_map.nic(place),
     )
 
 

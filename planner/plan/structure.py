@@ -14,6 +14,7 @@ from planner.plan.ranks import ChipMap
 from planner.plan.violation import Subject, Violation
 
 if TYPE_CHECKING:
+    from planner.plan.evaluate import Place
     from planner.plan.schema import Pipeline, Stage
 
 __all__ = ["MAX_NAMED", "structure_violations"]
@@ -216,7 +217,7 @@ def _home_violations(chips: ChipMap, stage: Stage, place: str) -> Iterator[Viola
 
 def _placement_violations(subject: Subject) -> Iterator[Violation]:
     """Ranks are those of the layout that the cost model prices: the stages of a group fill its slots one after another,
-    those of several shapes as `place_blocks` has it.
+    those of several shapes as `place_blocks` has it. With a topology any node of a group may stand for any other.
 
     A different layout could send gradients over other links, and the predicted times would not be its own.
     """
@@ -233,9 +234,15 @@ def _placement_violations(subject: Subject) -> Iterator[Violation]:
     if places is None:
         yield Violation("placement", subject.whole, "have no room in the layout that the times are for")
         return
+    nodes = _nodes_taken(subject, blocks, places)
     for (where, pipeline), own, spots in zip(subject.entries, blocks, places, strict=True):
         for index, stage in enumerate(pipeline.stages):
-            expected = [ranks_of_place(groups, own[index].group, place, own[index].width) for place in spots[index]]
+            group, width = own[index].group, own[index].width
+            actual = [nodes.get((group, node), node) for node, _ in spots[index]]
+            expected = [
+                ranks_of_place(groups, group, (node, first), width)
+                for node, (_, first) in zip(actual, spots[index], strict=True)
+            ]
             wrong = [i for i, (a, b) in enumerate(zip(stage.ranks, expected, strict=False)) if a != b]
             if wrong:
                 message = (
@@ -243,6 +250,24 @@ def _placement_violations(subject: Subject) -> Iterator[Violation]:
                     f" the layout that the times are for has it on {_named(expected[wrong[0]])}"
                 )
                 yield Violation("placement", f"{where}.stages[{index}].ranks", message)
+
+
+def _nodes_taken(
+    subject: Subject, blocks: Sequence[Sequence[Block]], places: Sequence[Sequence[Sequence[Place]]]
+) -> dict[tuple[int, int], int]:
+    """The node that stands for each (group, node) of the layout: as its first replica has it; none without a topology.
+
+    Chips work once, so no node can stand for two full ones; what else does not follow is found chip by chip.
+    """
+    if subject.cost.uplinks is None:
+        return {}
+    chips = ChipMap(subject.plan.inputs.cluster.document)
+    taken: dict[tuple[int, int], int] = {}
+    for (_, pipeline), own, stages in zip(subject.entries, blocks, places, strict=True):
+        for stage, block, spots in zip(pipeline.stages, own, stages, strict=True):
+            for ranks, (node, _) in zip(stage.ranks, spots, strict=True):
+                taken.setdefault((block.group, node), chips.place(ranks[0]).node)
+    return taken
 
 
 def _idle_violations(subject: Subject) -> Iterator[Violation]:

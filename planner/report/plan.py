@@ -17,6 +17,7 @@ from planner.plan.schema import TIGHT_FRACTION
 from planner.report.bars import heading, indented, new_table
 from planner.report.certificate import certificate_section, space_section
 from planner.report.pipelines import pipelines_section
+from planner.report.placement import placement_section
 from planner.report.training import trained_line, training_section
 from planner.report.words import format_number, format_percent, plural
 from planner.spec.units import format_duration
@@ -37,6 +38,7 @@ def plan_report(plan: Plan, *, full: bool = False) -> RenderableType:
     groups = [group for group, *_ in ChipMap(plan.inputs.cluster.document).groups]
     parts: list[RenderableType] = [*_title(plan), plan_headline(plan), Text(""), *_group_section(plan)]
     parts += pipelines_section(plan, full)
+    parts += placement_section(plan, full)
     if plan.training is not None:
         parts += [Text(""), *training_section(plan.training, len(plan.used_ranks))]
     parts += [Text(""), *certificate_section(plan.certificate)]

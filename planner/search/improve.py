@@ -11,7 +11,7 @@ from planner.search.one_shape import Best, polished_order, try_order
 from planner.search.sieve import ShapeSieve
 from planner.search.tree import Order
 
-__all__ = ["improve", "improve_shape", "in_space"]
+__all__ = ["improve", "improve_shape", "in_space", "neighbours"]
 
 _MOST_TRIES = 250
 _MOST_LOOKS = 2000
@@ -24,7 +24,7 @@ def improve(roots: list[Root], best: Best, prices: tuple[float, ...] | None, sho
     improved = True
     while improved:
         improved = False
-        for index, order in _neighbours(roots, best):
+        for index, order in neighbours(roots, best):
             if (index, order) in seen or not in_space(roots[index], order):
                 continue
             if tries >= _MOST_TRIES or should_stop():
@@ -58,7 +58,7 @@ def improve_shape(root: Root, best: Best, should_stop: Callable[[], bool]) -> Be
     return best
 
 
-def _neighbours(roots: list[Root], best: Best) -> Iterator[tuple[int, Order]]:
+def neighbours(roots: list[Root], best: Best) -> Iterator[tuple[int, Order]]:
     """Orders one step away, then the same shape in roots with another micro-batch size or data parallel degree."""
     order, root = best.order, roots[best.root_index]
     for neighbour in _neighbours_in_root(root, order):

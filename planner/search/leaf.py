@@ -91,13 +91,17 @@ class Leaf:
     def transfer_of(self, pair: Pair) -> TransferTable:
         """What one stage of a pair sends to the other."""
         if pair not in self._pairs:
-            a, b = self.stages[pair[0]], self.stages[pair[1]]
-            same = False
-            if a.group == b.group:
-                slots = self.root.groups[a.group].slots_per_node(a.tensor, self.setting.context_parallel)
-                same = stays_in_node(a.index, b.index, self.setting.data_parallel, slots)
-            self._pairs[pair] = self.root.transfer(a.group, a.tensor, b.group, b.tensor, same)
+            a, b = (self.stages[s] for s in pair)
+            self._pairs[pair] = self.root.transfer(a.group, a.tensor, b.group, b.tensor, self.same_node(pair))
         return self._pairs[pair]
+
+    def same_node(self, pair: Pair) -> bool:
+        """Whether two stages sit in the same node in every replica."""
+        a, b = (self.stages[s] for s in pair)
+        if a.group != b.group:
+            return False
+        slots = self.root.groups[a.group].slots_per_node(a.tensor, self.setting.context_parallel)
+        return stays_in_node(a.index, b.index, self.setting.data_parallel, slots)
 
     def chain_times(self, split: Split) -> ChainTimes:
         """Stage and transfer seconds of a split; where the graph branches, of what neighbours send each other at least.

@@ -11,6 +11,7 @@ from planner.search.highs import SolverChoice, SolverName
 
 if TYPE_CHECKING:
     from planner.plan.assemble import PipelineChoice
+    from planner.plan.placing import Placed
     from planner.search.leaf import Leaf, Split
     from planner.search.one_shape import Best
 
@@ -82,7 +83,7 @@ class Outcome:
 @dataclass(frozen=True)
 class Found:
     """What the search found and proved. objective, bound: in the search's unit.  mixed: the bound holds for mixes of
-    shapes too; identical_bound holds for plans of one shape then.
+    shapes too; identical_bound holds for plans of one shape then.  placed: the nodes of the choices, on a topology.
     """
 
     choices: tuple[PipelineChoice, ...]
@@ -94,3 +95,4 @@ class Found:
     identical_bound: float | None = None
     layer_order: str | None = None
     """Orders of layers that the bound holds for, where the graph leaves a choice."""
+    placed: Placed | None = None

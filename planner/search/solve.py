@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
 from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchProgress, SearchSettings, WhyStopped, search
-from planner.search.floors import mix_floor
 from planner.search.highs import SolverName, require_solver, start_log
+from planner.search.mixes import best_of_all_shapes, ignored_shapes, why_identical
+from planner.search.on_uplinks import found_on_uplinks
 from planner.search.outcome import Found
+from planner.search.plan_space import plan_space_of
 from planner.search.relaxed import RelaxedProblem
 from planner.search.warm import Older, no_start, or_older, with_older_plan
 
@@ -33,14 +35,9 @@ __all__ = ["Progress", "SolveOptions", "SolveResult", "limits_of", "search_setti
 
 _IDENTICAL_SHARE = 0.6
 """Of the time limit, for plans of identical pipelines, where mixes may be better."""
-_IMPROVEMENT_SHARE = 0.65
-"""Of what is then left, for better mixes; the rest is for the bound of all mixes."""
+_PLACING_SHARE = 0.15
+"""Of the time limit, for nodes and shapes that suit a topology, after mixes."""
 _MOST_LAYERS = 1200
-_IDENTICAL = "identical replicas of one shape"
-_MIXED = (
-    "replicas of any number of shapes, each with its own micro-batches, micro-batch size, schedule and stages in any"
-)
-_MIXED += " order; expert_parallel and zero as in one shape: mixes only at expert_parallel 1"
 
 
 @dataclass(frozen=True)
@@ -122,6 +119,9 @@ def solve(
             older = no_start(options, "the layers of this model branch")
             if found is None:
                 _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
+            if cost.uplinks is not None:
+                end = begin + options.time_limit_s
+                found = found_on_uplinks(problem, cost, settings, outcome, (found, found), end, interrupted)
             return _result(cluster, model, graph, cost, options, settings, found, older)
         identical = why_identical(model, cost, settings.limits, options)
         older, settings = with_older_plan(cluster, model, graph, problem, cost, settings, options, identical)
@@ -130,10 +130,13 @@ def solve(
         outcome = search(problem, first if mixes else settings, _forward(progress), interrupted)
         if outcome.leaf is None and older.plan is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
-        found = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
+        found = single = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
         if mixes and not interrupted():
-            deadline = begin + options.time_limit_s
-            found = _mixed(problem, cost, model, settings, outcome, found, deadline, interrupted, older)
+            deadline = begin + limit * (1.0 if cost.uplinks is None else 1 - _PLACING_SHARE)
+            found = best_of_all_shapes(problem, cost, model, settings, outcome, found, deadline, interrupted, older)
+        if found is not None and cost.uplinks is not None:
+            candidates = found, single or found
+            found = found_on_uplinks(problem, cost, settings, outcome, candidates, begin + limit, interrupted)
         found = or_older(found, older, outcome)
         if found is None:
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
@@ -264,12 +267,12 @@ def _result(
         bound=found.bound,
         gap_asked=options.gap,
         why_stopped=found.why_stopped,
-        plan_space=_plan_space(cost, settings.limits, cluster, found),
+        plan_space=plan_space_of(cost, settings.limits, cluster, found),
         objective=options.objective,
         solver=found.statistics | ({} if options.solver == "highs" else {"name": options.solver}),
         identical_bound=found.identical_bound,
     )
-    own = (*cost.excluded, *_unverified_peaks(cluster, model, cost), *_ignored_shapes(model, cost))
+    own = (*cost.excluded, *_unverified_peaks(cluster, model, cost), *ignored_shapes(model, cost))
     plan = assemble_plan(
         cluster,
         model,
@@ -279,6 +282,7 @@ def _result(
         proved,
         notices=(*cluster.notices, *model.notices, *own),
         ignored_constraints=("memory",) if options.ignore_memory else (),
+        placed=found.placed,
     )
     said = older.notices(found.choices, found.objective, found.why_stopped)
     return SolveResult(plan, found.why_stopped, (*own, *said), found.statistics)
@@ -339,84 +343,6 @@ def _in_any_order(
     return outcome, found
 
 
-def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
-    """Why all pipelines must be of one shape; None when they may be mixed."""
-    if model.constraints.shapes == "identical":
-        return "constraints.shapes asks for one shape"
-    if options.objective == "cost":
-        return "the objective cost is searched over identical pipelines"
-    if limits.stages or limits.order is not None or limits.layers_per_stage is not None or limits.fixed_order:
-        return "stages, their order or their layers are pinned"
-    if cost.chain.tensors is not None:
-        return "layers that branch are searched over identical pipelines"
-    if not cost.may_mix:
-        return "ZeRO-2 and 3 and expert parallel groups need equal pipelines"
-    return None
-
-
-def _mixed(
-    problem: MixedProblem,
-    cost: CostModel,
-    model: ModelSpec,
-    settings: SearchSettings,
-    outcome: Outcome,
-    single: Found | None,
-    deadline: float,
-    interrupted: Callable[[], bool],
-    older: Older,
-) -> Found | None:
-    """The best plan of all, pipelines of several shapes allowed, from the best one of identical pipelines.
-
-    None when it is proved that nothing fits, or there is an older plan. Raises NoPlanFoundError when no identical plan
-    fits and no mix was found.
-    """
-    from planner.search.choices import choices_of_mix
-    from planner.search.mixed.driver import Start, search_mixes
-
-    now = time.monotonic()
-    middle = now + _IMPROVEMENT_SHARE * (deadline - now)
-
-    def stop() -> bool:
-        return interrupted() or time.monotonic() >= deadline
-
-    late = False
-
-    def hurry() -> bool:
-        nonlocal late
-        late = late or time.monotonic() >= middle
-        return late or interrupted()
-
-    pinned = model.constraints.data_parallel
-    numbers = None if pinned is None else (pinned if isinstance(pinned, tuple) else (pinned,))
-    start = Start(outcome.leaf, outcome.split, outcome.step_time)
-    solver = settings.program_solver
-    mixed = search_mixes(problem, settings.limits, numbers, start, settings.gap, stop, hurry, solver)
-    bound = mixed.bound
-    if any(s.expert_parallel > 1 for s in cost.settings):  # expert groups are never mixed
-        bound = min(bound, outcome.bound)
-    bound = max(bound, min(outcome.bound, mix_floor(problem, settings.limits)))
-    if single is None and not mixed.entries:
-        if math.isinf(mixed.bound) or older.plan is not None:
-            return None
-        raise NoPlanFoundError(
-            "no plan of identical pipelines fits, and no mix of pipeline shapes was found",
-            "the first is proved, the second is not: a mix shards its states over more replicas",
-            "give each pipeline more chips or memory, or ask why with `constraints: {shapes: identical}`",
-        )
-    choices = choices_of_mix(cost, mixed.entries, mixed.context_parallel) if mixed.entries else ()
-    choices = choices or (single.choices if single is not None else ())
-    why: WhyStopped = "exhausted"
-    if mixed.step_time - bound <= max(settings.gap, 1e-6) * mixed.step_time * (1 + 1e-6):
-        why = "time" if outcome.warmed or late else "gap"
-    elif interrupted():
-        why = "interrupted"
-    elif late or stop() or outcome.why_stopped == "time":
-        why = "time"
-    statistics = {**outcome.statistics, **mixed.statistics}
-    known = None if single is None else single.bound
-    return Found(choices, mixed.step_time, bound, why, statistics, True, known)
-
-
 def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
     """A warning for each chip that takes part and whose peak in the asked precision nobody has checked."""
     key = f"peak.{model.training.precision}"
@@ -426,45 +352,6 @@ def _unverified_peaks(cluster: Cluster, model: ModelSpec, cost: CostModel) -> tu
         for name, chip in chips.items()
         if chip.sources.get(key, "").startswith("unverified")
     )
-
-
-def _ignored_shapes(model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
-    """A warning where mixes are asked for and layers branch."""
-    asked = "shapes" in model.constraints.model_fields_set and model.constraints.shapes == "mixed"
-    if not asked or cost.chain.tensors is None:
-        return ()
-    return (
-        Notice("shapes", "constraints.shapes is mixed, but a model whose layers branch gets pipelines of one shape"),
-    )
-
-
-def _plan_space(cost: CostModel, limits: Limits, cluster: Cluster, found: Found) -> dict[str, Any]:
-    """Each dimension of the space that the certificate speaks of."""
-    names = [g.name for g in cluster.node_groups]
-    space = dict(cost.space)
-    order: Any = "every order of the node groups"
-    if limits.order is not None:
-        order = [names[g] for g in limits.order]
-    elif limits.fixed_order:
-        order = "the cluster file's"
-    free = [n for g, n in enumerate(names) if g not in limits.idle and g not in limits.use]
-    space |= {
-        "pipelines": _MIXED if found.mixed else _IDENTICAL,
-        "group_order": order,
-        "may_stay_idle": free,
-        "must_stay_idle": [names[g] for g in sorted(limits.idle)],
-        "must_be_used": [names[g] for g in sorted(limits.use)],
-        "stages_per_group": {names[g]: n for g, n in limits.stages.items()}
-        or "any number that the chips allow, none empty",
-        "pipeline_parallel": limits.total_stages or "any",
-        "layers_per_stage": list(limits.layers_per_stage) if limits.layers_per_stage else "any contiguous split",
-        "recompute_choice": "per stage, any number of layers of each kind",
-    }
-    if found.layer_order is not None:
-        space["layer_order"] = found.layer_order
-        if not limits.layers_per_stage:
-            space["layers_per_stage"] = "any contiguous sets, as layer_order says"
-    return space
 
 
 @contextmanager

@@ -15,6 +15,7 @@ from planner.search.improve import in_space
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf, Split
 from planner.search.obvious import plan_of_shape
+from planner.search.on_uplinks import placed_choices
 from planner.search.one_shape import Best, leaf_weight
 from planner.search.outcome import Found
 from planner.search.prove import is_valid
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from planner.graph.layers import LayerGraph
     from planner.plan import Plan
     from planner.plan.assemble import PipelineChoice
+    from planner.plan.placing import Placed
     from planner.plan.schema import Pipeline
     from planner.search.outcome import Outcome, SearchSettings, WhyStopped
     from planner.search.solve import SolveOptions
@@ -42,12 +44,14 @@ _SAME = 1e-9
 @dataclass(frozen=True)
 class OlderPlan:
     """What the older plan is worth now. objective: in the search's unit.  best: as the search of identical pipelines
-    holds it; None for pipelines that only a search of mixes knows.
+    holds it; None for pipelines that only a search of mixes knows.  placed: its nodes on a topology, chosen anew; then
+    the objective is the exact one there, and that of `best` still the search's.
     """
 
     choices: tuple[PipelineChoice, ...]
     objective: float
     best: Best | None
+    placed: Placed | None = None
 
 
 @dataclass(frozen=True)
@@ -85,7 +89,8 @@ def or_older(found: Found | None, older: Older, outcome: Outcome) -> Found | Non
         bound, known = 0.0, found.bound
     mixed = plan.best is None or (found is not None and found.mixed)
     why, statistics = (found or outcome).why_stopped, (found or outcome).statistics
-    return Found(plan.choices, plan.objective, min(bound, plan.objective), why, statistics, mixed, known)
+    bound = min(bound, plan.objective)
+    return Found(plan.choices, plan.objective, bound, why, statistics, mixed, known, placed=plan.placed)
 
 
 def no_start(options: SolveOptions, why: object) -> Older:
@@ -127,6 +132,9 @@ def with_older_plan(
             plan, said = OlderPlan(choices, step, None), ()
     except _UnfitError as unfit:
         return no_start(options, unfit), settings
+    if cost.uplinks is not None:
+        there = placed_choices(cost, plan.choices, settings.price_per_chip_s)
+        plan = replace(plan, objective=there.objective, placed=there.placed)
     left = max(0.0, settings.time_limit_s - (time.monotonic() - begin))
     return Older(plan, said), replace(settings, warm=plan.best, time_limit_s=left)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from planner.errors import Notice
 from planner.spec.base import Bandwidth, Count, Latency, Name, SpecModel
 from planner.spec.links import Link, LinkFigures, Sites, Transport
+from planner.spec.nic_affinity import NicAffinity
 from planner.spec.profile import Chip, Interconnect
+from planner.spec.topology import Topology
 
 __all__ = ["DEFAULT_HOST_STAGING_BYTES_PER_S", "Cluster", "LinkPath", "NodeGroup"]
 
@@ -41,8 +43,11 @@ class NodeGroup(SpecModel):
     """Chips in one node."""
 
     nic: Interconnect | None = None
-    """A chip's share of the node's network cards. None only where nothing needs it: one node, alone or with links of
-    its own (bandwidth and latency) to every other group."""
+    """A chip's share of the node's network cards, as stated. None only where nothing needs it: one node, alone or with
+    links of its own (bandwidth and latency) to every other group."""
+
+    nic_affinity: NicAffinity | None = None
+    """Which NIC each chip is near and uses. None: each uses its own."""
 
     intra_node: Interconnect | None = None
     """The link between chips of a node. None only with one chip a node."""
@@ -57,6 +62,25 @@ class NodeGroup(SpecModel):
     def num_chips(self) -> int:
         """Chips in the group."""
         return self.nodes * self.chips_per_node
+
+    @property
+    def reached_nic(self) -> Interconnect | None:
+        """The NIC as the slowest chip of a node reaches it: less where chips use NICs that are not near them."""
+        if self.nic is None or self.nic_affinity is None or self.nic_affinity.share == 1:
+            return self.nic
+        rate = self.nic.bandwidth_bytes_per_s * self.nic_affinity.share
+        return Interconnect(bandwidth_bytes_per_s=rate, latency_s=self.nic.latency_s)
+
+    @model_validator(mode="after")
+    def _has_a_nic_for_every_chip(self) -> NodeGroup:
+        affinity = self.nic_affinity
+        if affinity and not len(affinity.near) == len(affinity.use) == self.chips_per_node:
+            raise ValueError(f"nic_affinity is not for the {self.chips_per_node} chips of a node")
+        return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(handler(self), "nic_affinity")
 
 
 class LinkPath(SpecModel):
@@ -96,6 +120,9 @@ class Cluster(SpecModel):
     sites: Sites = Sites()
     """Links between sites."""
 
+    topology: Topology | None = None
+    """Racks, pods and their uplinks; None where the file has none."""
+
     prices: dict[str, float] = Field(default_factory=dict)
     """Price per chip-hour by chip, in `currency`."""
 
@@ -126,7 +153,7 @@ class Cluster(SpecModel):
         `rdma` inside a vendor and `host` between vendors.
         """
         figures = self._figures(a, b)
-        nics = [group.nic for group in (self.node_groups[a], self.node_groups[b])]
+        nics = [group.reached_nic for group in (self.node_groups[a], self.node_groups[b])]
         slower = min((nic.bandwidth_bytes_per_s for nic in nics if nic is not None), default=None)
         later = max((nic.latency_s for nic in nics if nic is not None), default=None)
         total = _first([f.total_bytes_per_s for f in figures], None)
@@ -186,12 +213,27 @@ class Cluster(SpecModel):
         unknown = {group.chip for group in self.node_groups} - set(self.chips)
         if unknown:
             raise ValueError(f"chips without a profile: {', '.join(sorted(unknown))}")
+        nodes = {group.name: group.nodes for group in self.node_groups}
+        problem = None if self.topology is None else self.topology.problem(nodes)
+        if problem is not None:
+            raise ValueError(problem)
         return self
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(handler(self), "topology")
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Cluster) and self.model_dump() == other.model_dump()
 
     __hash__ = None  # type: ignore[assignment]
+
+
+def _without(document: dict[str, Any], key: str) -> dict[str, Any]:
+    """A document in which `key` only stands when there is something: what says nothing new stays as it always was."""
+    if document.get(key) is None:
+        document.pop(key, None)
+    return document
 
 
 def _first(stated: list[Any], default: Any) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -9,6 +10,7 @@ from planner.errors import Notice
 from planner.spec.cluster import DEFAULT_HOST_STAGING_BYTES_PER_S, Cluster, NodeGroup
 from planner.spec.cluster_file import ClusterFile
 from planner.spec.links import Link, LinkFigures, Sites
+from planner.spec.nic_affinity import FAR_NIC_LOSS
 from planner.spec.printing import format_rate
 from planner.spec.profiles import profile_names, unknown_chip_advice
 from planner.spec.reading import node_at
@@ -113,6 +115,7 @@ def notices_of(cluster: Cluster, file: ClusterFile) -> list[Notice]:
         rate = format_rate(DEFAULT_HOST_STAGING_BYTES_PER_S)
         message = f"host staging of {', '.join(staged)} is not known; {rate} is assumed (PCIe 3.0 x16)"
         notices.append(Notice("host-staging", message))
+    notices += [*_far_nics(cluster)]
     for section, names in (("chips", file.chips), ("prices", file.prices)):
         notices += [
             Notice("unused", f"{section}.{name} is not used: no node group has this chip")
@@ -122,6 +125,17 @@ def notices_of(cluster: Cluster, file: ClusterFile) -> list[Notice]:
     if file.sites is not None and len({group.site for group in cluster.node_groups}) == 1:
         notices.append(Notice("unused", "`sites` is not used: all node groups stand at one site"))
     return notices
+
+
+def _far_nics(cluster: Cluster) -> Iterator[Notice]:
+    """Groups whose chips are made to use NICs that are not near them."""
+    for group in cluster.node_groups:
+        affinity = group.nic_affinity
+        if affinity is not None and affinity.far_chips:
+            chips = f"{len(affinity.far_chips)} of the {group.chips_per_node} chips of a node use"
+            lost = f"{100 * (1 - affinity.share):.0f} % lower"
+            priced = f"the group's NIC rate is priced {lost} (a far NIC: {100 * FAR_NIC_LOSS:.0f} %)"
+            yield Notice("nic-affinity", f"{group.name}: {chips} a NIC that is not near them; {priced}")
 
 
 def _check_pairs(collector: Collector, path: tuple[str, ...], known: list[str], noun: str) -> None:

@@ -9,7 +9,9 @@ from pydantic import BeforeValidator, Field, WithJsonSchema
 from planner.spec.base import Name, Price, SpecModel, Text, Title, filled, refusal, whole_number
 from planner.spec.kinds import QuantityError
 from planner.spec.links import Link, Sites
+from planner.spec.nic_affinity import NicAffinityEntry
 from planner.spec.profile import ChipEntry, InterconnectEntry
+from planner.spec.topology import SwitchEntry
 from planner.spec.units import parse_bytes, parse_fraction
 
 __all__ = ["DEFAULT_RESERVE", "MAX_CHIPS", "ClusterFile", "NodeGroupEntry", "Reserve"]
@@ -23,6 +25,7 @@ _RESERVE_HELP = "write a share like '6 %' or a size like '4 GiB'"
 MAX_CHIPS = 1000
 _MAX_GROUPS = 256
 _MAX_LINKS = 10_000
+_MAX_SWITCHES = 1000
 
 
 def _read_reserve(value: Any) -> Reserve:
@@ -74,6 +77,9 @@ class NodeGroupEntry(SpecModel):
     nic: InterconnectEntry | None = None
     """A chip's share of the node's network cards. Absent: as the profile has it."""
 
+    nic_affinity: NicAffinityEntry | None = Field(default=None, examples=["{nics: 4}"])
+    """Which NIC each chip of a node is near, and uses. Absent: each chip uses its own share of the node's NICs."""
+
     intra_node: InterconnectEntry | None = None
     """The link between the chips of a node. Absent: as the profile has it."""
 
@@ -100,6 +106,11 @@ class ClusterFile(SpecModel):
 
     sites: Sites | None = None
     """Links between sites; needed when groups stand at different ones."""
+
+    topology: Annotated[tuple[SwitchEntry, ...], filled("switch", _MAX_SWITCHES, empty=True)] = Field(
+        default=(), examples=["[{name: rack, count: 8, nodes: {a100: 4}, oversubscription: 2}]"]
+    )
+    """Racks, pods and the uplinks that their nodes share. Absent: only NICs and links bound."""
 
     chips: Annotated[dict[Name, ChipEntry], filled("chip", MAX_CHIPS, empty=True)] = Field(default_factory=dict)
     """Your own chips by name, or changes to shipped profiles."""

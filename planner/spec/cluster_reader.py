@@ -14,10 +14,14 @@ from planner.spec.cluster_file import DEFAULT_RESERVE, ClusterFile, NodeGroupEnt
 from planner.spec.files import STDIN, read_text
 from planner.spec.json_reader import parse_json
 from planner.spec.links import Sites
+from planner.spec.nic_affinity import NicAffinity
 from planner.spec.printing import format_bytes
 from planner.spec.profile import Chip, Interconnect, InterconnectEntry
-from planner.spec.reading import Collector
+from planner.spec.reading import Collector, node_at
 from planner.spec.shipped import find_document
+from planner.spec.topology import SwitchEntry, Topology
+from planner.spec.topology_checks import read_topology
+from planner.spec.tree import ListNode
 from planner.spec.yaml_reader import parse_yaml
 
 if TYPE_CHECKING:
@@ -65,6 +69,7 @@ class _Reader:
         if intra_node is None and (chips_per_node or 1) > 1 and not (entry.intra_node or chip.intra_node):
             fix = "add `intra_node: {bandwidth: ..., latency: ...}` to the group or chip"
             self.collector.add((*here, "intra_node"), "is not known", f"the profile of {chip.name} does not say", fix)
+        affinity = self._affinity(here, entry, chips_per_node)
         reserve = self._reserve_bytes(here, entry, chip)
         if chips_per_node is None or reserve is None:
             return None
@@ -75,6 +80,7 @@ class _Reader:
             site=entry.site,
             chips_per_node=chips_per_node,
             nic=nic,
+            nic_affinity=affinity,
             intra_node=intra_node,
             reserve_bytes=reserve,
         )
@@ -95,6 +101,28 @@ class _Reader:
         if bandwidth is None or latency is None:
             return None
         return Interconnect(bandwidth_bytes_per_s=bandwidth, latency_s=latency)
+
+    def _affinity(self, here: tuple[str, int], entry: NodeGroupEntry, chips: int | None) -> NicAffinity | None:
+        """The NIC that each chip is near, and the one it uses."""
+        written, path = entry.nic_affinity, (*here, "nic_affinity")
+        if written is None or chips is None:
+            return None
+        if (written.nics is None) == (written.near is None):
+            why = "`nics` divides the chips evenly over so many NICs, `near` names the NIC of each chip"
+            self.collector.add(path, "needs one of `nics` and `near`", why, "write `nic_affinity: {nics: 4}`")
+            return None
+        if written.nics is not None and max(written.nics, chips) % min(written.nics, chips):
+            why = f"{chips} chips of a node do not divide over {written.nics} NICs evenly"
+            self.collector.add((*path, "nics"), "is not clear", why, "name the NIC of each chip with `near`")
+            return None
+        near = written.near or tuple(chip * (written.nics or 1) // chips for chip in range(chips))
+        use = written.use or near
+        for name, indices in (("near", near), ("use", use)):
+            if len(indices) != chips:
+                what, why = f"names the NICs of {len(indices)} chips", f"a node of {entry.name!r} has {chips}"
+                self.collector.add((*path, name), what, why, "write one number for each chip")
+                return None
+        return NicAffinity(near=near, use=use)
 
     def _reserve_bytes(self, here: tuple[str, int], entry: NodeGroupEntry, chip: Chip) -> int | None:
         """Bytes of each chip that stay free."""
@@ -132,6 +160,7 @@ def _resolve(document: Document, near: Path) -> Cluster:
     check_sites(collector)
     check_prices(collector, finder)
     check_paths(collector, resolved)
+    topology = _topology(collector, [group for _, group in resolved])
     collector.finish()
     assert file is not None, "a file that is not valid has problems"
     prices, currency = used_prices(file, finder)
@@ -144,11 +173,22 @@ def _resolve(document: Document, near: Path) -> Cluster:
         chips={group.chip: finder.known(group.chip) for group in groups},
         links=file.links,
         sites=file.sites or Sites(),
+        topology=topology,
         prices=prices,
         currency=currency,
     )
     notices = (*finder.notices, *reader.notices, *notices_of(cluster, file))
     return cluster.model_copy(update={"notices": tuple(dict.fromkeys(notices))})
+
+
+def _topology(collector: Collector, groups: list[NodeGroup]) -> Topology | None:
+    """The switches, where what stands there is in order; else what is wrong is reported by entry already."""
+    node = node_at(collector.document, ("topology",))
+    entries = [entry for _, entry in collector.entries(SwitchEntry, ("topology",))]
+    if not isinstance(node, ListNode) or len(entries) < len(node.items):
+        return None
+    names = [name for _, name in collector.texts(("node_groups",), "name")]
+    return read_topology(collector, entries, names, groups)
 
 
 def _check_groups(collector: Collector, finder: ChipFinder) -> None:

@@ -17,6 +17,7 @@ node_groups:                         # identical nodes of one chip; ranks are nu
     nodes: 4
     # chips_per_node: 8              # where your nodes differ from the profile
     # nic: {bandwidth: 100 Gbps}     # per chip, one direction
+    # nic_affinity: {nics: 4}        # chips 0 and 1 of a node near NIC 0, chips 2 and 3 near NIC 1, ...
     # reserve: 4 GiB                 # memory of each chip that stays free; 6 % unless you say otherwise
 
 links:                               # between two node groups; a pair without one has the slower of the two NICs
@@ -25,6 +26,10 @@ links:                               # between two node groups; a pair without o
 # Groups at different sites (`site: east` in a group) need the line between them. `total` is what it carries each way
 # for all pairs of chips together; `bandwidth`, here and in `links`, is for one pair (absent: the slower NIC).
 # sites: {total: 10 Gbps, latency: 20 ms}
+
+# Switches above the nodes, where their uplinks carry less than what enters from below; each takes the next nodes:
+# topology:
+#   - {name: rack, count: 2, nodes: {h100: 1, a100: 2}, oversubscription: 4, latency: 1 us}   # or `uplink: 400 Gbps`
 
 # Prices per chip-hour, for `--objective cost` and the cost of a training run:
 # prices:

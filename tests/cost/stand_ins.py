@@ -59,6 +59,11 @@ class NodeGroup:
     intra_node: Interconnect | None = Interconnect(100 * GB)
     reserve_bytes: int = 0
     price_per_chip_hour: float = 0.0
+    nic_affinity: None = None
+
+    @property
+    def reached_nic(self) -> Interconnect | None:
+        return self.nic
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,7 @@ class Cluster:
     chips: dict[str, Chip]
     paths: dict[tuple[int, int], LinkPath] = field(default_factory=dict)
     name: str = "stand-in"
+    topology: None = None
 
     def chip_of(self, group_index: int) -> Chip:
         return self.chips[self.node_groups[group_index].chip]

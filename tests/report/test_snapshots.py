@@ -16,7 +16,7 @@ from planner.report.model import model_numbers, model_report
 from planner.report.plan import plan_report
 from planner.spec import parse_cluster, parse_model
 from tests.plan.handmade import document
-from tests.plan.mixed import SITES, entry, mixed_plan, three
+from tests.plan.mixed import SITES, entry, mixed_plan, three, two
 from tests.plan.small import CLUSTER, MODEL, small_plan
 from tests.plan.test_branching import plan_of
 
@@ -212,3 +212,15 @@ def test_bars_are_ascii_where_the_terminal_is() -> None:
     console = Console()
     drawn_bar = "".join(segment.text for segment in bar.__rich_console__(console, Options()))  # type: ignore[arg-type]
     assert drawn_bar == "####++.."
+
+
+def test_a_plan_on_a_topology_shows_its_nodes_switch_by_switch():
+    topology = """
+topology:
+  - name: pod
+    uplink: 2 GB/s
+    switches:
+      - {name: left, nodes: {fast: 1, slow: 1-1}, uplink: 1 GB/s, latency: 1 us}
+      - {name: right, nodes: {slow: 0-0}, uplink: 1 GB/s, latency: 1 us}
+"""
+    compare("plan_topology", drawn(plan_report(mixed_plan(two(), CLUSTER + topology))))

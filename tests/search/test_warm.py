@@ -122,6 +122,72 @@ def test_progress_has_a_plan_from_the_beginning() -> None:
     assert all(b.incumbent_s <= a.incumbent_s for a, b in itertools.pairwise(seen))
 
 
+# ---- on a topology --------------------------------------------------------------------------------------------------
+
+RACKS = """
+topology:
+  - {name: left, nodes: {fast: 1, slow: 1-1}, uplink: 300 MB/s, latency: 1 us}
+  - {name: right, nodes: {slow: 0-0}, uplink: 300 MB/s, latency: 1 us}
+"""
+
+
+def test_an_older_plan_is_placed_and_priced_on_the_uplinks() -> None:
+    there = small_plan(cluster_text=CLUSTER + RACKS)
+    assert there.prediction.step_time_s > small_plan().prediction.step_time_s
+    warm = result(CLUSTER + RACKS, time_limit_s=0.0, warm_start=small_plan())
+    assert (warm.why_stopped, check_plan(warm.plan)) == ("time", ())
+    assert [(s.node_group, s.tensor_parallel) for s in warm.plan.pipelines[0].stages] == [
+        ("fast", 2),
+        ("slow", 2),
+        ("slow", 2),
+    ]
+    # layers are moved where that helps on the uplinks, and only then
+    assert warm.plan.prediction.step_time_s <= there.prediction.step_time_s
+    assert 0 < warm.plan.certificate.bound <= warm.plan.certificate.objective
+
+
+def test_an_older_mix_is_placed_and_priced_on_the_uplinks() -> None:
+    older = a_mix()
+    warm = result(CLUSTER + RACKS, MIXED, time_limit_s=0.0, warm_start=older)
+    assert (warm.why_stopped, check_plan(warm.plan)) == ("time", ())
+    assert [[s.layers for s in p.stages] for p in warm.plan.pipelines] == [
+        [s.layers for s in p.stages] for p in older.pipelines
+    ]
+    solver = warm.plan.certificate.solver
+    assert older.prediction.step_time_s < warm.plan.prediction.step_time_s <= solver["file_order_step_s"]
+    assert "nothing better than the older plan" in said(warm)
+
+
+def test_a_plan_of_two_racks_is_an_older_plan_that_nothing_worse_replaces() -> None:
+    best = result(CLUSTER + RACKS, gap=0.0)
+    assert best.why_stopped in ("gap", "exhausted")
+    again = result(CLUSTER + RACKS, gap=0.0, time_limit_s=0.1, warm_start=best.plan)
+    assert check_plan(again.plan) == ()
+    assert again.plan.prediction.step_time_s <= best.plan.prediction.step_time_s * (1 + 1e-9)
+    assert again.plan.certificate.bound <= best.plan.prediction.step_time_s * (1 + 1e-9)
+
+
+def test_an_older_plan_that_is_only_faster_without_uplinks_has_no_say(optimum: Plan) -> None:
+    cold = result(CLUSTER + RACKS, gap=0.0)
+    assert optimum.prediction.step_time_s < cold.plan.prediction.step_time_s
+    warm = result(CLUSTER + RACKS, gap=0.0, warm_start=optimum)
+    assert warm.plan.prediction == cold.plan.prediction
+
+
+def test_what_the_gap_ends_on_a_topology_is_the_same_with_and_without_an_older_plan() -> None:
+    cold = result(CLUSTER + RACKS, gap=0.5)
+    assert cold.why_stopped == "gap"
+    best = result(CLUSTER + RACKS, gap=0.0).plan
+    for older in (small_plan(), best):
+        warm = result(CLUSTER + RACKS, gap=0.5, warm_start=older)
+        assert dump_plan(warm.plan) == dump_plan(cold.plan)
+
+
+def test_money_on_a_topology_is_that_of_the_exact_step() -> None:
+    warm = result(CLUSTER + RACKS, time_limit_s=0.0, objective="cost", warm_start=small_plan())
+    assert check_plan(warm.plan) == () and warm.plan.certificate.unit == "USD/token"
+
+
 # ---- judged, never trusted ------------------------------------------------------------------------------------------
 
 

@@ -95,7 +95,7 @@ def test_what_the_templates_leave_commented_out_is_right_too():
             setting = bare.split("#")[0].strip().startswith(("-", "nvidia", "my-chip", "a100-half", "intra_node"))
             known = ("sites:", "links:", "prices:", "chips:", "chips_per_node:", "nic:", "reserve:", "constraints:")
             more = ("frozen:", "micro_batch_sizes:", "precision:", "optimizer:", "zero:", "recompute:", "schedules:")
-            more += ("tokens:", "tensor_parallel:", "use:", "idle:")
+            more += ("tokens:", "tensor_parallel:", "use:", "idle:", "nic_affinity:", "topology:")
             if not line.lstrip().startswith("# ") or setting or bare.strip().startswith(known + more):
                 lines.append(bare)
         return "\n".join(lines)
@@ -103,6 +103,7 @@ def test_what_the_templates_leave_commented_out_is_right_too():
     cluster = parse_cluster(uncommented(CLUSTER_TEMPLATE), "cluster.yaml")
     assert cluster.currency == "USD"
     assert cluster.node_groups[1].reserve_bytes == 4 * 2**30
+    assert cluster.node_groups[1].nic_affinity is not None and cluster.topology is not None
     model = parse_model(uncommented(MODEL_TEMPLATE), "model.yaml")
     assert model.training.tokens == 15 * 10**12
     assert model.constraints.tensor_parallel == {"h100": 4, "a100": (2, 4)}

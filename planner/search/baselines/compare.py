@@ -159,6 +159,8 @@ class _Comparison:
                 )
             if baseline.status in ("does not fit", "impossible"):
                 yield f"{baseline.chip} cannot train alone: its TGS counts as 0"
+        if self.cluster.topology is not None:
+            yield "plans are placed and priced on the topology; solving again without a cause assumes the best places"
         yield "rules of thumb: the fastest over all micro-batch sizes, degrees and replicas, recompute as needed"
 
     def explained(self, report: BaselineReport) -> BaselineReport:

@@ -54,6 +54,7 @@ def only_groups(cluster: Cluster, groups: Collection[int], name: str) -> Cluster
         chips={chip: profile for chip, profile in cluster.chips.items() if chip in chips},
         links=tuple(link for link in cluster.links if names.issuperset(link.between)),
         sites=cluster.sites,
+        topology=None if cluster.topology is None else cluster.topology.only(names),
         prices={chip: price for chip, price in cluster.prices.items() if chip in chips},
         currency=cluster.currency,
     )

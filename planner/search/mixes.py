@@ -1,0 +1,114 @@
+"""Pipelines of several shapes: whether they may be searched, and the best of all from the best identical ones."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from planner.errors import NoPlanFoundError, Notice
+from planner.search.floors import mix_floor
+from planner.search.outcome import Found
+
+if TYPE_CHECKING:
+    from planner.cost.model import CostModel
+    from planner.cost.tables import MixedProblem
+    from planner.search.candidates import Limits
+    from planner.search.outcome import Outcome, SearchSettings, WhyStopped
+    from planner.search.solve import SolveOptions
+    from planner.search.warm import Older
+    from planner.spec import ModelSpec
+
+__all__ = ["best_of_all_shapes", "ignored_shapes", "why_identical"]
+
+_IMPROVEMENT_SHARE = 0.65
+"""Of the time that identical pipelines left, for better mixes; the rest is for the bound of all mixes."""
+
+
+def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
+    """Why all pipelines must be of one shape; None when they may be mixed."""
+    if model.constraints.shapes == "identical":
+        return "constraints.shapes asks for one shape"
+    if options.objective == "cost":
+        return "the objective cost is searched over identical pipelines"
+    if limits.stages or limits.order is not None or limits.layers_per_stage is not None or limits.fixed_order:
+        return "stages, their order or their layers are pinned"
+    if cost.chain.tensors is not None:
+        return "layers that branch are searched over identical pipelines"
+    if not cost.may_mix:
+        return "ZeRO-2 and 3 and expert parallel groups need equal pipelines"
+    return None
+
+
+def best_of_all_shapes(
+    problem: MixedProblem,
+    cost: CostModel,
+    model: ModelSpec,
+    settings: SearchSettings,
+    outcome: Outcome,
+    single: Found | None,
+    deadline: float,
+    interrupted: Callable[[], bool],
+    older: Older,
+) -> Found | None:
+    """The best plan of all, pipelines of several shapes allowed, from the best one of identical pipelines.
+
+    None when it is proved that nothing fits, or there is an older plan. Raises NoPlanFoundError when no identical plan
+    fits and no mix was found.
+    """
+    from planner.search.choices import choices_of_mix
+    from planner.search.mixed.driver import Start, search_mixes
+
+    now = time.monotonic()
+    middle = now + _IMPROVEMENT_SHARE * (deadline - now)
+
+    def stop() -> bool:
+        return interrupted() or time.monotonic() >= deadline
+
+    late = False
+
+    def hurry() -> bool:
+        nonlocal late
+        late = late or time.monotonic() >= middle
+        return late or interrupted()
+
+    pinned = model.constraints.data_parallel
+    numbers = None if pinned is None else (pinned if isinstance(pinned, tuple) else (pinned,))
+    start = Start(outcome.leaf, outcome.split, outcome.step_time)
+    solver = settings.program_solver
+    mixed = search_mixes(problem, settings.limits, numbers, start, settings.gap, stop, hurry, solver)
+    bound = mixed.bound
+    if any(s.expert_parallel > 1 for s in cost.settings):  # expert groups are never mixed
+        bound = min(bound, outcome.bound)
+    bound = max(bound, min(outcome.bound, mix_floor(problem, settings.limits)))
+    if single is None and not mixed.entries:
+        if math.isinf(mixed.bound) or older.plan is not None:
+            return None
+        raise NoPlanFoundError(
+            "no plan of identical pipelines fits, and no mix of pipeline shapes was found",
+            "the first is proved, the second is not: a mix shards its states over more replicas",
+            "give each pipeline more chips or memory, or ask why with `constraints: {shapes: identical}`",
+        )
+    choices = choices_of_mix(cost, mixed.entries, mixed.context_parallel) if mixed.entries else ()
+    choices = choices or (single.choices if single is not None else ())
+    why: WhyStopped = "exhausted"
+    if mixed.step_time - bound <= max(settings.gap, 1e-6) * mixed.step_time * (1 + 1e-6):
+        why = "time" if outcome.warmed or late else "gap"
+    elif interrupted():
+        why = "interrupted"
+    elif late or stop() or outcome.why_stopped == "time":
+        why = "time"
+    statistics = {**outcome.statistics, **mixed.statistics}
+    known = None if single is None else single.bound
+    return Found(choices, mixed.step_time, bound, why, statistics, True, known)
+
+
+def ignored_shapes(model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
+    """A warning where mixes are asked for and layers branch."""
+    asked = "shapes" in model.constraints.model_fields_set and model.constraints.shapes == "mixed"
+    if not asked or cost.chain.tensors is None:
+        return ()
+    return (
+        Notice("shapes", "constraints.shapes is mixed, but a model whose layers branch gets pipelines of one shape"),
+    )
