@@ -63,7 +63,7 @@ def assert_honest(plan: Plan) -> None:
     """The plan passes the independent checker, and its certificate adds up."""
     assert check_plan(plan) == ()
     certificate = plan.certificate
-    assert 0 < certificate.bound <= certificate.objective
+    assert 0 <= certificate.bound <= certificate.objective
     assert certificate.gap == pytest.approx((certificate.objective - certificate.bound) / certificate.objective)
     assert certificate.objective == pytest.approx(plan.prediction.step_time_s)
 

@@ -23,7 +23,7 @@ def test_the_master_program_of_mixes_is_solved_by_the_solver_that_is_asked_for(
     problem = random_mixed_problem(1)
     found = search(problem, SearchSettings(gap=0.0, solver="cbc", solver_log=str(log)))
     start = Start(found.leaf, found.split, found.step_time)
-    outcome = search_mixes(problem, Limits(), None, start, 0.0, lambda: False, SolverChoice("cbc", str(log)))
+    outcome = search_mixes(problem, Limits(), None, start, 0.0, lambda: False, solver=SolverChoice("cbc", str(log)))
     best = best_mix_by_enumeration(problem)
     assert outcome.bound <= best * (1 + 1e-9)
     assert best <= outcome.step_time * (1 + 1e-9) <= found.step_time * (1 + 2e-9)
