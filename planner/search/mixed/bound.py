@@ -61,8 +61,8 @@ class _Bounder:
     heap: list[tuple[float, int, Box, float]] = field(default_factory=list)
     questions: int = 0
 
-    def add(self, f: _Family, fewest: int, most: int) -> None:
-        """Boxes that cover all pipelines of a family with fewest..most micro-batches."""
+    def add(self, f: _Family, fewest: int, most: int, should_stop: Callable[[], bool]) -> bool:
+        """Boxes that cover all pipelines of a family with fewest..most micro-batches; False when it had to stop."""
         self.families.append(f)
         cover = []
         while fewest <= most:
@@ -75,7 +75,10 @@ class _Bounder:
                 cover.append(_Open(0.0, Box(fewest, last, 0.0, high), 1.0))
             fewest = last + 1
         for first in range(0, len(cover), 2 * _TOGETHER):
+            if should_stop():
+                return False
             self.push(len(self.families) - 1, cover[first : first + 2 * _TOGETHER])
+        return True
 
     def push(self, index: int, boxes: Sequence[_Open]) -> None:
         """Value boxes of one family, and keep those below the goal."""
@@ -171,7 +174,9 @@ def mix_bound(
             return 0.0
         costs = np.array([scaled[k.group] * k.tensor * pool.context for k in family.kinds])
         least = min(least, _single_stages(family, costs, fewest))
-        bounder.add(_Family(Pricer(family, goal), costs / family.micro_batch_size), fewest, most)
+        priced = _Family(Pricer(family, goal), costs / family.micro_batch_size)
+        if not bounder.add(priced, fewest, most, should_stop):
+            return 0.0
     return min(least, bounder.run(most_questions, should_stop))
 
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Column", "Columns"]
 
+_TOGETHER = 8
+"""Numbers of micro-batches priced in one walk: not more, so that the search can stop in between."""
 _GRID = 1.35
 """Ratio of neighbouring numbers of micro-batches for which shapes are priced."""
 _BALANCED = 5
@@ -105,9 +107,10 @@ class Columns:
             last = max(1, min(most, self.pool.problem.global_batch) // family.micro_batch_size)
             for ratio in (_GRID**2, _GRID, _GRID**0.5):
                 best = max(found, key=lambda m: found[m][0], default=0)
-                if not self.stop():
-                    numbers = [m for m in _around(best, last, ratio) if m not in found]
-                    found |= _priced(family, pricer, per_slot, numbers, step_time)
+                numbers = [m for m in _around(best, last, ratio) if m not in found]
+                for some in range(0, len(numbers), _TOGETHER):
+                    if not self.stop():
+                        found |= _priced(family, pricer, per_slot, numbers[some : some + _TOGETHER], step_time)
             for m in sorted(found, key=lambda m: (-found[m][0], m))[:_BALANCED]:
                 if not self.stop():
                     self.add_chain(family, found[m][1], m, step_time)
