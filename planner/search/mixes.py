@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["best_of_all_shapes", "ignored_shapes", "why_identical"]
 
-_IMPROVEMENT_SHARE = 0.65
+_IMPROVEMENT_SHARE = 0.45
 """Of the time that identical pipelines left, for better mixes; the rest is for the bound of all mixes."""
 
 
@@ -77,7 +77,9 @@ def best_of_all_shapes(
     numbers = None if pinned is None else (pinned if isinstance(pinned, tuple) else (pinned,))
     start = Start(outcome.leaf, outcome.split, outcome.step_time)
     solver = settings.program_solver
-    mixed = search_mixes(problem, settings.limits, numbers, start, settings.gap, stop, hurry, solver)
+    mixed = search_mixes(
+        problem, settings.limits, numbers, start, settings.gap, stop, hurry, solver, settings.jobs, deadline
+    )
     bound = mixed.bound
     if any(s.expert_parallel > 1 for s in cost.settings):  # expert groups are never mixed
         bound = min(bound, outcome.bound)

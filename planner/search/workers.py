@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from planner.cost.tables import Problem
     from planner.search.driver import SearchSettings
 
-__all__ = ["Workers"]
+__all__ = ["PoolOfWorkers", "Workers"]
+
+_Result = TypeVar("_Result")
+_Inputs = TypeVar("_Inputs")
 
 
 _roots: list[Root] = []
@@ -104,10 +107,7 @@ class Workers:
     def close(self) -> None:
         """End the pool without waiting for running work."""
         if self._pool is not None:
-            processes = list((getattr(self._pool, "_processes", None) or {}).values())
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            for process in processes:
-                process.kill()
+            _end(self._pool)
         if self._inputs is not None:
             Path(self._inputs).unlink(missing_ok=True)
 
@@ -185,7 +185,44 @@ class Workers:
         return _answers(self._pool, _prove, calls, should_stop, nothing)
 
 
-_Result = TypeVar("_Result")
+class PoolOfWorkers:
+    """Worker processes that each begin with `start(inputs)`."""
+
+    def __init__(self, jobs: int, start: Callable[[_Inputs], None], inputs: _Inputs) -> None:
+        self._inputs = _written((start, inputs))
+        self._pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start_with, initargs=(self._inputs,))
+
+    def answers(
+        self,
+        function: Callable[..., _Result],
+        calls: Sequence[tuple[object, ...]],
+        should_stop: Callable[[], bool],
+        nothing: _Result,
+    ) -> list[_Result]:
+        """The function's results, in order; `nothing` for those that the search no longer waits for."""
+        return _answers(self._pool, function, calls, should_stop, nothing)
+
+    def close(self) -> None:
+        """End the processes without waiting for running work."""
+        _end(self._pool)
+        Path(self._inputs).unlink(missing_ok=True)
+
+
+def _start_with(path: str) -> None:
+    """As `_start_worker`, of a pool whose file says itself how to begin."""
+    import pickle
+    import signal
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    start, inputs = pickle.loads(Path(path).read_bytes())
+    start(inputs)
+
+
+def _end(pool: ProcessPoolExecutor) -> None:
+    processes = list((getattr(pool, "_processes", None) or {}).values())
+    pool.shutdown(wait=False, cancel_futures=True)
+    for process in processes:
+        process.kill()
 
 
 def _written(inputs: object) -> str:

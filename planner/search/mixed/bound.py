@@ -1,18 +1,24 @@
-"""A lower bound of every mix, from prices of chips: branch and bound over boxes of micro-batches and allowances.
+"""A lower bound of every mix, from prices of chips.
 
-See pricing.py for what a box is and why the least over all boxes bounds the step time of every mix.
+Prices (sequences a step, one a slot) are normalised: all chips together cost exactly the global batch. The pipelines of
+a mix run the global batch between them and cost no more than it, so one of them runs at least as many sequences as it
+costs. Where no pipeline within a step time does, no mix is that fast. Step times are asked for from a low one up to the
+goal, each for all numbers of micro-batches, in ranges that are divided where they have to be (cheapest.py).
 """
 
 from __future__ import annotations
 
-import heapq
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
 
 from planner.cost.schedule import in_flight
-from planner.search.mixed.pricing import Box, Pricer, Question
+from planner.search.mixed.cheapest import Box, Cheapest
+from planner.search.mixed.rows import PieceRows
+from planner.search.workers import PoolOfWorkers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -24,142 +30,136 @@ if TYPE_CHECKING:
 
 __all__ = ["mix_bound"]
 
-_RATIO = 2.0
-"""Width of the first boxes, in micro-batches and in allowance."""
-_FINEST = 1.002
-"""Ratio of allowances below which a box is not divided any more."""
-_SMALLEST = 1e-3
-"""Share of the goal below which the allowances of a first box are not told apart."""
-_TOGETHER = 8
-"""Boxes of one family that are divided at once: one walk of the dynamic programme answers for all their halves."""
-_TILTS = (0.0, 1.0, 0.3, -0.5)
-"""Multipliers of the condition that a pipeline costs no more than it runs, tried in turn."""
-_M_WEIGHT = 0.2
-"""How much the width of a box in micro-batches counts against its width in allowance: it only moves a correction."""
+_FIRST = 0.15
+_CLOSER = (0.08, 0.05, 0.04, 0.03, 0.025, 0.02, 0.015)
+_FARTHER = (0.25, 0.4)
+"""How far below the best plan step times are asked for: first, then while that was shown, or until something is."""
+_WIDE, _NARROW = 1.1, 1.03
+"""Ratio of the micro-batches of a first range, and of those whose fronts are not bounded more closely."""
+_FEW_WAYS, _WAYS = 3, 6
+"""Parts into which the ways of a wide and of a narrow range are divided for their fronts."""
+_USUAL_WAY = 0.25
+"""Share of the step time: longer ways are one part."""
+_FINEST = 0.003
+"""Share of the step time: parts of ways of one number of micro-batches that are not divided any more."""
+_LABELS, _MOST_LABELS = 3_000, 60_000
+"""Labels of a stage after which a wide or a narrow range is divided."""
+_TOGETHER = 16
+"""Ranges that are asked for before it is looked whether one of them failed, whatever the number of processes."""
+_SLACK = 1e-9
 
 
-@dataclass
-class _Family:
-    """One family's pricer, and what a slot of each of its kinds costs, in micro-batches a step."""
+@dataclass(frozen=True)
+class Range:
+    """Pipelines of a family, by its number, with fewest..most micro-batches."""
 
-    pricer: Pricer
-    prices: Floats
+    family: int
+    fewest: int
+    most: int
+
+    @property
+    def wide(self) -> bool:
+        return self.most > max(self.fewest, int(self.fewest * _NARROW))
+
+    def halves(self) -> tuple[Range, Range]:
+        """The range divided by ratio."""
+        middle = min(max(int(math.sqrt(self.fewest * self.most)), self.fewest), self.most - 1)
+        return Range(self.family, self.fewest, middle), Range(self.family, middle + 1, self.most)
 
 
-class _Open(NamedTuple):
-    """A box to be valued: what is known of it, and the tilt to try first."""
+class Refuter:
+    """Says which ranges hold no pipeline within a step time that runs what it costs.
 
-    value: float
-    box: Box
-    tilt: float
+    rows, prices: of each family, prices in micro-batches for a slot of each kind.
+    """
 
+    def __init__(self, rows: Sequence[PieceRows], prices: Sequence[Floats]) -> None:
+        self.rows, self.prices = rows, prices
 
-@dataclass
-class _Bounder:
-    goal: float
-    families: list[_Family] = field(default_factory=list)
-    heap: list[tuple[float, int, Box, float]] = field(default_factory=list)
-    questions: int = 0
+    def holds_none(self, asked: Range, step_time: float, should_stop: Callable[[], bool]) -> bool:
+        """False where that was not shown."""
+        import numpy as np
 
-    def add(self, f: _Family, fewest: int, most: int, should_stop: Callable[[], bool]) -> bool:
-        """Boxes that cover all pipelines of a family with fewest..most micro-batches; False when it had to stop."""
-        self.families.append(f)
-        cover = []
-        while fewest <= most:
-            last = min(most, max(fewest, math.ceil(fewest * _RATIO) - 1))
-            high = (self.goal - f.pricer.fastest_way - f.pricer.least_update) / fewest
-            while high * last > _SMALLEST * self.goal:
-                cover.append(_Open(0.0, Box(fewest, last, high / _RATIO, high), 0.0))
-                high /= _RATIO
-            if high > 0:
-                cover.append(_Open(0.0, Box(fewest, last, 0.0, high), 1.0))
-            fewest = last + 1
-        for first in range(0, len(cover), 2 * _TOGETHER):
+        rows = self.rows[asked.family]
+        if not rows.kinds or float(rows.fastest[-1]) >= step_time:
+            return True
+        ends = _ways(rows, step_time, asked.wide)
+        prices = self.prices[asked.family]
+        cheapest = Cheapest(rows, step_time, prices, asked.fewest, asked.most, np.array(ends[:-1]), asked.wide)
+        left = [[Box(asked.fewest, asked.most, *ways) for ways in pairwise(ends)]]
+        labels = _LABELS if asked.wide else _MOST_LABELS
+        while left:
+            boxes = left.pop()
             if should_stop():
                 return False
-            self.push(len(self.families) - 1, cover[first : first + 2 * _TOGETHER])
+            answers = cheapest.cheaper(boxes, labels)
+            still = [box for box, cheaper in zip(boxes, answers, strict=True) if cheaper is not False]
+            parts = [*_divided(still, step_time)] if still and not asked.wide else []
+            if still and not parts:
+                return False
+            left += parts
         return True
 
-    def push(self, index: int, boxes: Sequence[_Open]) -> None:
-        """Value boxes of one family, and keep those below the goal."""
-        for before, (value, tilt) in zip(boxes, self.values(self.families[index], boxes), strict=True):
-            if max(before.value, value) < self.goal:
-                heapq.heappush(self.heap, (max(before.value, value), index, before.box, tilt))
 
-    def values(self, f: _Family, boxes: Sequence[_Open]) -> list[tuple[float, float]]:
-        """For each box: seconds that no pipeline in it which runs as many sequences as it costs can undercut, and the
-        tilt that shows it.
-
-        u + min (S + (a + nu) cost / b) - nu m  for any nu >= -a, since cost / b <= m;  m the most for nu > 0, the
-        fewest for nu < 0.  nu = tilt * goal / most, or tilt * a where negative.  The tilt that an open box has is tried
-        first.
-        """
-        update = f.pricer.least_update
-        best = [(update + f.pricer.fastest_way + o.box.low * o.box.fewest, o.tilt) for o in boxes]
-        orders = [list(dict.fromkeys((o.tilt, *_TILTS))) for o in boxes]
-        for turn in range(max(map(len, orders), default=0)):
-            below = [n for n, tilts in enumerate(orders) if turn < len(tilts) and best[n][0] < self.goal]
-            questions, shifts = [], []
-            for n in below:
-                box, tilt = boxes[n].box, orders[n][turn]
-                nu = tilt * (self.goal / box.most if tilt > 0 else box.low)
-                shifts.append(update - nu * (box.most if nu > 0 else box.fewest))
-                questions.append(Question(box, f.prices, nu, self.goal - shifts[-1]))
-            self.questions += len(questions)
-            for n, shift, (least, _) in zip(below, shifts, f.pricer.least(questions), strict=True):
-                if shift + least > best[n][0]:
-                    best[n] = (shift + least, orders[n][turn])
-        return best
-
-    def run(self, most_questions: int, should_stop: Callable[[], bool]) -> float:
-        """The least value of any box once all are above the goal, or as many questions were asked as allowed."""
-        while self.heap and self.questions < most_questions and not should_stop():
-            index, halves, finest = self.heap[0][1], list[_Open](), False
-            for _ in range(_TOGETHER):
-                if not self.heap or self.heap[0][1] != index or finest:
-                    break
-                value, _, box, tilt = self.heap[0]
-                divided = _halves(box)
-                finest = not divided
-                if divided:
-                    heapq.heappop(self.heap)
-                    halves += [_Open(value, half, tilt) for half in divided]
-            if not halves:
-                break
-            self.push(index, halves)
-        return min(self.heap)[0] if self.heap else self.goal
+def _ways(rows: PieceRows, step_time: float, wide: bool) -> list[float]:
+    """Where the ways of a range are divided: evenly up to a usual one, then the rest."""
+    shortest, parts = float(rows.fastest[-1]), _FEW_WAYS if wide else _WAYS
+    usual = max(_USUAL_WAY * step_time, min(2 * shortest, step_time))
+    return [*(shortest + (usual - shortest) * n / parts for n in range(parts + 1)), step_time]
 
 
-def _halves(box: Box) -> tuple[Box, ...]:
-    """The box divided where it is widest; nothing when it is as fine as it gets."""
-    wide_m = _M_WEIGHT * (box.most / box.fewest - 1)
-    wide_a = box.high / box.low - 1 if box.low > 0 else math.inf
-    fine = wide_a <= _FINEST - 1
-    if fine and box.most == box.fewest:
-        return ()
-    if box.most > box.fewest and (fine or wide_m >= wide_a):
-        middle = min(max(int(math.sqrt(box.most * box.fewest)), box.fewest), box.most - 1)
-        return (
-            Box(box.fewest, middle, box.low, box.high),
-            Box(middle + 1, box.most, box.low, box.high),
-        )
-    middle_a = math.sqrt(box.high * box.low) if box.low > 0 else box.high / 4
-    return Box(box.fewest, box.most, box.low, middle_a), Box(box.fewest, box.most, middle_a, box.high)
+def refuted(ranges: Sequence[Range], ask: Callable[[Sequence[Range]], Sequence[bool]]) -> list[Range] | None:
+    """The ranges, divided as far as needed to show that none holds a pipeline that runs what it costs; None when that
+    was not shown. ask: for each range whether it was.
+    """
+    left, shown = [*reversed(ranges)], list[Range]()
+    while left:
+        batch = [left.pop() for _ in range(min(_TOGETHER, len(left)))]
+        for asked, none in zip(batch, ask(batch), strict=True):
+            if none:
+                shown.append(asked)
+            elif asked.wide:
+                left += reversed(asked.halves())
+            else:
+                return None
+    return sorted(shown, key=lambda r: (r.family, r.fewest))
+
+
+def _divided(boxes: Sequence[Box], step_time: float) -> Iterator[list[Box]]:
+    """Boxes divided where they are widest, micro-batches or way; none when that is too fine already."""
+    fewest, most = boxes[0].fewest, boxes[0].most
+    width = max(b.long - b.short for b in boxes) / step_time
+    if most > fewest and most / fewest - 1 >= width:
+        middle = (fewest + most) // 2
+        yield [b._replace(most=middle) for b in boxes]
+        yield [b._replace(fewest=middle + 1) for b in boxes]
+    elif width > _FINEST:
+        halves = []
+        for b in boxes:
+            middle_way = (b.short + b.long) / 2
+            halves += [b._replace(long=middle_way), b._replace(short=middle_way)]
+        yield halves
+    elif most > fewest:
+        middle = (fewest + most) // 2
+        yield [b._replace(most=middle) for b in boxes]
+        yield [b._replace(fewest=middle + 1) for b in boxes]
 
 
 def mix_bound(
     pool: Pool,
     families: Sequence[tuple[Family, int, int]],
     prices: Sequence[float],
-    goal: float,
-    most_questions: int,
+    best: float,
+    gap: float,
     should_stop: Callable[[], bool] = lambda: False,
+    jobs: int = 1,
+    deadline: float = math.inf,
 ) -> float:
-    """No mix of pipelines of these families is faster than this many seconds; at most `goal`.
+    """No mix of pipelines of these families is faster than this many seconds; at most (1 - gap) * best.
 
     families: each with the fewest and the most micro-batches of its pipelines, all mixes covered.
     prices: of a chip of each group, in any unit.  The bound is valid for all of them, and best for the dual prices of
-    the relaxed master.
+    the relaxed master.  jobs: processes; they heed the deadline (of the monotonic clock) alone.
     """
     import numpy as np
 
@@ -168,16 +168,78 @@ def mix_bound(
         return 0.0
     batch = pool.problem.global_batch
     scaled = [p * batch / whole for p in prices]
-    bounder, least = _Bounder(goal), goal
+    alone, rows, slots, ranges = math.inf, list[PieceRows](), list["Floats"](), list[Range]()
     for family, fewest, most in families:
         if should_stop():
             return 0.0
         costs = np.array([scaled[k.group] * k.tensor * pool.context for k in family.kinds])
-        least = min(least, _single_stages(family, costs, fewest))
-        priced = _Family(Pricer(family, goal), costs / family.micro_batch_size)
-        if not bounder.add(priced, fewest, most, should_stop):
-            return 0.0
-    return min(least, bounder.run(most_questions, should_stop))
+        alone = min(alone, _single_stages(family, costs, fewest))
+        rows.append(PieceRows(family))
+        slots.append(costs / family.micro_batch_size)
+        ranges += _ranges(len(rows) - 1, fewest, most)
+    with Asking(Refuter(rows, slots), should_stop, jobs, deadline) as asking:
+        return min(alone, _climb(ranges, asking, best, gap, alone))
+
+
+def _climb(ranges: list[Range], asking: Asking, best: float, gap: float, enough: float) -> float:
+    """The highest step time asked for that no range reaches; one above `enough` will do."""
+    proved = 0.0
+    for missing in (*(g for g in (_FIRST, *_CLOSER) if g > gap), gap):
+        shown = refuted(ranges, asking.about(best * (1 - missing)))
+        if shown is None:
+            break
+        ranges, proved = shown, best * (1 - missing)
+        if enough <= proved:
+            break
+    for missing in _FARTHER if not proved else ():
+        if refuted(ranges, asking.about(best * (1 - missing))) is not None:
+            return best * (1 - missing)
+    return proved
+
+
+def _ranges(family: int, fewest: int, most: int) -> Iterator[Range]:
+    while fewest <= most:
+        last = min(most, max(fewest, int(fewest * _WIDE)))
+        yield Range(family, fewest, last)
+        fewest = last + 1
+
+
+class Asking:
+    """Asks here (`jobs` 1) or in worker processes; what is answered does not depend on it."""
+
+    def __init__(self, refuter: Refuter, should_stop: Callable[[], bool], jobs: int, deadline: float) -> None:
+        self.refuter, self.stop, self.deadline = refuter, should_stop, deadline
+        self._workers = PoolOfWorkers(jobs, _start_worker, refuter) if jobs > 1 else None
+
+    def __enter__(self) -> Asking:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._workers is not None:
+            self._workers.close()
+
+    def about(self, step_time: float) -> Callable[[Sequence[Range]], Sequence[bool]]:
+        """For ranges, whether none holds a pipeline within the step time that runs what it costs."""
+
+        def ask(ranges: Sequence[Range]) -> Sequence[bool]:
+            if self._workers is None:
+                return [not self.stop() and self.refuter.holds_none(r, step_time, self.stop) for r in ranges]
+            calls = [(r, step_time, self.deadline) for r in ranges]
+            return self._workers.answers(_holds_none, calls, self.stop, False)
+
+        return ask
+
+
+_refuters: list[Refuter] = []
+"""A worker process's own, from when it starts."""
+
+
+def _start_worker(refuter: Refuter) -> None:
+    _refuters[:] = [refuter]
+
+
+def _holds_none(asked: Range, step_time: float, deadline: float) -> bool:
+    return _refuters[0].holds_none(asked, step_time, lambda: time.monotonic() > deadline)
 
 
 def _single_stages(family: Family, costs: Floats, fewest: int) -> float:
@@ -188,7 +250,7 @@ def _single_stages(family: Family, costs: Floats, fewest: int) -> float:
     for kind, cost in zip(family.kinds, costs, strict=True):
         options = single.options(kind.group, kind.tensor)
         if options is not None:
-            m = max(fewest, math.ceil(float(cost) / family.micro_batch_size * (1 - 1e-9)))
+            m = max(fewest, math.ceil(float(cost) / family.micro_batch_size * (1 - _SLACK)))
             held = in_flight(family.schedule, 1, m)
             best = min(best, float(m * options.times(held)[whole] + options.update[whole]))
     return best

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = ["MixedOutcome", "Start", "search_mixes"]
 
-_QUESTIONS, _MOST_QUESTIONS = 100_000, 2000
-"""Relaxed pipelines that a bound may ask for at each context degree: so many over the layers, and at most."""
 _RANGES = (1, 2)
 """Numbers of pipelines from which a bound has tables of its own."""
 _HIGHS = SolverChoice()
@@ -65,6 +63,8 @@ def search_mixes(
     should_stop: Callable[[], bool],
     hurry: Callable[[], bool] | None = None,
     solver: SolverChoice = _HIGHS,
+    jobs: int = 1,
+    deadline: float = math.inf,
 ) -> MixedOutcome:
     """Look for a mix faster than the start, and bound all of them.
 
@@ -72,6 +72,7 @@ def search_mixes(
 
     replicas: the numbers of pipelines to choose from; None: any.  gap: relative; mixes less than that much faster than
     the best known may be missed, and the bound says so.  solver: of the master program.
+    jobs: processes for the bound, which does not depend on it.  deadline: of the monotonic clock, for them.
     """
     found = Found(start.step_time, (), math.inf)
     bounds, context, small = [start.step_time], 1, True
@@ -89,7 +90,11 @@ def search_mixes(
         elif wanted:
             small = False
             prices = _improve(pool, wanted, found, start, hurry or should_stop)
-            bounds.append(_bound(pool, wanted, found, prices, gap, should_stop))
+            if should_stop() or not math.isfinite(found.step_time) or not prices:
+                bounds.append(0.0)
+            else:
+                families = [*_families(pool, wanted)]
+                bounds.append(mix_bound(pool, families, prices, found.step_time, gap, should_stop, jobs, deadline))
         context = degree if found.step_time < before else context
     statistics = {"mixes": found.mixes}
     bound = min([*bounds, found.step_time])
@@ -184,23 +189,6 @@ def _with_start(pool: Pool, found: Found, start: Start) -> Found:
         shape = Shape(leaf.root.schedule, leaf.setting.micro_batch_size, stages, start.split)
         entries = (Entry(shape, leaf.setting.data_parallel, leaf.micro_batches),)
     return Found(found.step_time, entries, math.inf)
-
-
-def _bound(
-    pool: Pool,
-    wanted: Sequence[int],
-    found: Found,
-    prices: Sequence[float],
-    gap: float,
-    should_stop: Callable[[], bool],
-) -> float:
-    """No mix of the pool is faster."""
-    goal = found.step_time * (1 - gap)
-    if should_stop() or not math.isfinite(goal) or not prices:
-        return 0.0
-    return mix_bound(
-        pool, [*_families(pool, wanted)], prices, goal, _QUESTIONS // pool.intervals.num_layers, should_stop
-    )
 
 
 def _families(pool: Pool, wanted: Sequence[int]) -> Iterator[tuple[Family, int, int]]:

@@ -1,0 +1,101 @@
+"""The cheapest relaxed pipelines against every real one: none of those is cheaper."""
+
+from __future__ import annotations
+
+import math
+import random
+from itertools import pairwise, product
+
+import numpy as np
+import pytest
+
+from planner.cost.recurrence import ChainTimes, step_time
+from planner.cost.schedule import in_flight_counts
+from planner.cost.tables import Setting
+from planner.search.candidates import Limits
+from planner.search.intervals import Intervals
+from planner.search.mixed.bound import mix_bound
+from planner.search.mixed.cheapest import Box, Cheapest
+from planner.search.mixed.rows import PieceRows
+from planner.search.mixed.shapes import Family, Pool
+from tests.search.mixed_problems import (
+    MixedTables,
+    bare_times,
+    best_mix_by_enumeration,
+    pipelines,
+    random_mixed_problem,
+)
+
+
+def real_pipelines(problem: MixedTables, schedule: str, size: int, replicas: int) -> list[tuple[float, list, int]]:
+    """(seconds, stages, micro-batches) of every pipeline of two or more stages, transfers and reductions at best."""
+    found = []
+    for _, (its, b, stages, ends, chosen, m) in pipelines(problem, replicas):
+        if its == schedule and b == size and len(stages) > 1:
+            setting = Setting(size, replicas, mixed=True)
+            bare = bare_times(problem, setting, (its, b, stages, ends, chosen, m))
+            onward, back, update = [], [], []
+            for s, ((g, t), (h, u)) in enumerate(pairwise(stages)):
+                fits = t + u <= problem.groups[g].chips_per_node
+                table = problem.transfer(g, t, h, u, g == h and fits, setting)
+                kind = problem.chain.kinds[ends[s] - 1]
+                onward.append(float(table.forward_s[kind]))
+                back.append(float(table.backward_s[kind]))
+            for s, (g, t) in enumerate(stages):
+                table = problem.table(g, t, setting)
+                assert table is not None
+                layers = list(problem.chain.kinds[ends[s - 1] if s else 0 : ends[s]])
+                update.append(table.fixed_update_s + float((table.reduction_s + table.optimizer_s)[layers].sum()))
+            times = ChainTimes(bare.forward, bare.backward, update, onward, back)
+            found.append((step_time(times, in_flight_counts(schedule, len(stages), m), m), list(stages), m))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_no_real_pipeline_is_cheaper(seed: int) -> None:
+    """At random prices and step times: where the search says none costs as little as it runs, none does; and with
+    prices at which the cheapest real one costs what it runs, the search does not say so.
+    """
+    problem, draw = random_mixed_problem(seed), random.Random(seed)
+    schedule, size, replicas = draw.choice(problem.schedules), draw.choice(problem.sizes), draw.choice([1, 2, 3])
+    pool = Pool(problem, Intervals(problem.chain), Limits(), 1)
+    rows = PieceRows(Family(pool, schedule, size, replicas))
+    real = real_pipelines(problem, schedule, size, replicas)
+    if not real or not rows.kinds:
+        pytest.skip("no pipeline of two stages fits in this problem")
+    index = {(k.group, k.tensor): i for i, k in enumerate(rows.kinds)}
+    for _ in range(12):
+        prices = np.array([draw.uniform(0.1, 2.0) for _ in rows.kinds])
+        limit = draw.choice(sorted(x for x, _, _ in real)[: max(1, len(real) // 2)]) * (1 + 1e-9)
+        fewest = draw.randint(1, problem.global_batch // size)
+        most = draw.randint(fewest, problem.global_batch // size)
+        within = [stages for x, stages, m in real if x <= limit and fewest <= m <= most]
+        cheapest = min((sum(prices[index[k]] for k in stages) for stages in within), default=math.inf)
+        for scale in (1.0, most / cheapest * 1.001 if within else 1.0, most / cheapest * 0.999 if within else 1.0):
+            shorts = np.array([rows.fastest[-1], 1.5 * rows.fastest[-1]])
+            asked = Cheapest(rows, limit, prices * scale, fewest, most, shorts, draw.random() < 0.5)
+            ways = [*shorts, max(limit, 2 * shorts[-1])]
+            boxes = [Box(fewest, most, a, z) for a, z in pairwise(ways)]
+            answers = asked.cheaper(boxes, 10**9)
+            assert None not in answers
+            if cheapest * scale <= most:
+                assert True in answers
+
+
+@pytest.mark.parametrize("seed", range(0, 90, 3))
+def test_the_bound_holds_at_any_prices(seed: int) -> None:
+    problem, draw = random_mixed_problem(seed), random.Random(seed)
+    best = best_mix_by_enumeration(problem)
+    pool = Pool(problem, Intervals(problem.chain), Limits(), 1)
+    most = problem.global_batch
+    families = [
+        (Family(pool, schedule, size, most, 1), 1, most // size)
+        for schedule, size in product(problem.schedules, problem.sizes)
+        if size <= most
+    ]
+    if math.isinf(best):
+        return
+    for _ in range(3):
+        prices = [draw.uniform(0.2, 2.0) for _ in problem.groups]
+        for above in (1.0, 1.3, 2.0):
+            assert mix_bound(pool, families, prices, above * best, 0.0) <= best * (1 + 1e-9)
