@@ -99,3 +99,33 @@ def test_the_bound_holds_at_any_prices(seed: int) -> None:
         prices = [draw.uniform(0.2, 2.0) for _ in problem.groups]
         for above in (1.0, 1.3, 2.0):
             assert mix_bound(pool, families, prices, above * best, 0.0) <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "eager_1f1b", "gpipe"])
+def test_the_rows_are_below_the_step_time(schedule: str) -> None:
+    """On random pipelines; with all stages alike and no transfers the second one is the step time."""
+    draw = random.Random(schedule)
+    for case in range(300):
+        stages, m = draw.randint(2, 9), draw.randint(1, 40)
+        alike = case % 3 == 0
+        forward = [1.0] * stages if alike else draws(draw, stages, 2.0)
+        backward = [2.0] * stages if alike else draws(draw, stages, 4.0)
+        onward, back = ([0.0] * (stages - 1) if alike else draws(draw, stages - 1, 0.5) for _ in range(2))
+        update = [0.0] * stages if alike else draws(draw, stages, 1.0)
+        held = in_flight_counts(schedule, stages, m)
+        step = step_time(ChainTimes(forward, backward, update, onward, back), held, m)
+        whole = sum(forward) + sum(backward) + sum(onward) + sum(back) + update[0]
+        highest = 0.0
+        for s, k in enumerate(held):
+            time = forward[s] + backward[s]
+            way = sum(forward[s:]) + sum(backward[s:]) + sum(onward[s:]) + sum(back[s:])
+            rows = [whole + (m - 1) * time - (k - 1) * forward[s]]
+            rows += [whole + q * way + (m - 1 - q * k) * time for q in range(1, (m - 1) // k + 1) if m > k]
+            assert max(rows) <= step * (1 + 1e-9)
+            highest = max(highest, *rows)
+        if alike and schedule == "1f1b":
+            assert highest == pytest.approx(step)
+
+
+def draws(draw: random.Random, count: int, most: float) -> list[float]:
+    return [draw.uniform(0.05, most) for _ in range(count)]
