@@ -13,6 +13,7 @@ from planner.cost.compute import (
     MEMORY_EFFICIENCY,
     NETWORK_EFFICIENCY,
 )
+from planner.cost.precision import zero_levels
 from planner.graph.limits import padded_vocabulary
 from planner.spec.cluster_file import DEFAULT_RESERVE
 from planner.spec.units import format_bytes, format_fraction
@@ -78,7 +79,7 @@ def _on_memory(model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> I
         yield "every stage keeps two receive buffers, one each way, of the largest tensor between stages"
     else:
         yield "a stage keeps a receive buffer for every tensor that another stage sends it, and for every gradient"
-    if model.training.zero >= 2:
+    if max(zero_levels(model.training)) >= 2:
         yield "ZeRO-2 and ZeRO-3 scatter gradients after every micro-batch, layer by layer"
 
 

@@ -16,6 +16,7 @@ __all__ = [
     "WeightClass",
     "compute_precision",
     "recipe_of",
+    "zero_levels",
 ]
 
 WeightClass = Literal["matrix", "table", "vector"]
@@ -112,8 +113,13 @@ class Recipe:
         return replicas if self.zero >= level else 1
 
 
-def recipe_of(training: Training) -> Recipe:
-    """The recipe that a model file asks for.
+def zero_levels(training: Training) -> tuple[int, ...]:
+    """The ZeRO levels that a model file leaves to choose from, ascending."""
+    return (training.zero,) if isinstance(training.zero, int) else tuple(training.zero)
+
+
+def recipe_of(training: Training, zero: int | None = None) -> Recipe:
+    """The recipe that a model file asks for. zero: the ZeRO level; None: the least that it allows.
 
     bf16, fp8: 2 + gradient (4 in fp32, 2 in compute dtype) + master 4 + states.
     fp16: the same with fp32 gradients; with fp16 gradients an fp32 copy (4) is made before the update, to undo the
@@ -129,7 +135,7 @@ def recipe_of(training: Training) -> Recipe:
     return Recipe(
         precision=training.precision,
         optimizer=training.optimizer,
-        zero=training.zero,
+        zero=zero_levels(training)[0] if zero is None else zero,
         weight=weight,
         gradient=gradient,
         gradient_copy=4 if unscaled else 0,

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from planner.cost.precision import zero_levels
 from planner.cost.sharding import ExpertLayout, expert_layout
-from planner.cost.tables import ChipGroup, Setting
+from planner.cost.tables import ChipGroup, Mode, Setting
 from planner.errors import InputError, Notice, Problem
 from planner.graph.limits import sequence_refusal, tensor_parallel_refusal
 
@@ -54,9 +55,7 @@ def plan_space(cluster: Cluster, model: ModelSpec, graph: LayerGraph, usable: Se
     crowded: list[dict[str, int]] = []
     for setting in _candidates(groups, model, graph):
         reasons = {
-            (group, tensor): refusal(group, tensor, setting, model, graph)
-            for group in groups
-            for tensor in group.tensor_degrees
+            (group, mode): refusal(group, mode, setting, model, graph) for group in groups for mode in group.modes
         }
         most = _most_stages((key for key, reason in reasons.items() if reason is None), setting, len(graph.layers))
         if most and _stages_fit(most, model.constraints):
@@ -104,6 +103,7 @@ def chip_groups(
     groups: list[ChipGroup] = []
     notices: list[Notice] = []
     problems: list[Problem] = []
+    levels = zero_levels(model.training)
     for node_group, wanted in zip(cluster.node_groups, usable, strict=True):
         degrees: tuple[int, ...] = ()
         if wanted:
@@ -116,6 +116,7 @@ def chip_groups(
                 chips_per_node=node_group.chips_per_node,
                 tensor_degrees=degrees,
                 price=node_group.price_per_chip_hour,
+                zero_levels=levels if len(levels) > 1 else (None,),
             )
         )
     if not problems and not any(group.tensor_degrees for group in groups):
@@ -284,11 +285,11 @@ def _candidates(groups: Sequence[ChipGroup], model: ModelSpec, graph: LayerGraph
                     yield Setting(size, data, context, expert)
 
 
-def _most_stages(possible: Iterable[tuple[ChipGroup, int]], setting: Setting, num_layers: int) -> dict[str, int]:
-    """Stages that each group can hold at the best of its possible degrees, at most one a layer."""
+def _most_stages(possible: Iterable[tuple[ChipGroup, Mode]], setting: Setting, num_layers: int) -> dict[str, int]:
+    """Stages that each group can hold in the best of its possible modes, at most one a layer."""
     most: dict[str, int] = {}
-    for group, tensor in possible:
-        stages = group.max_stages(tensor, setting.data_parallel, setting.context_parallel)
+    for group, mode in possible:
+        stages = group.max_stages(mode.tensor, setting.data_parallel, setting.context_parallel)
         most[group.name] = max(most.get(group.name, 0), min(stages, num_layers))
     return most
 
@@ -301,15 +302,19 @@ def _stages_fit(most: Mapping[str, int], constraints: Constraints) -> bool:
     return constraints.pipeline_parallel is None or sum(most.values()) >= constraints.pipeline_parallel
 
 
-def refusal(group: ChipGroup, tensor: int, setting: Setting, model: ModelSpec, graph: LayerGraph) -> Refusal | None:
-    """Why a stage of a group cannot have this tensor parallel degree under this setting; None when it can."""
-    context, data = setting.context_parallel, setting.data_parallel
+def refusal(group: ChipGroup, mode: Mode, setting: Setting, model: ModelSpec, graph: LayerGraph) -> Refusal | None:
+    """Why a stage of a group cannot run in this mode under this setting; None when it can."""
+    context, data, tensor = setting.context_parallel, setting.data_parallel, mode.tensor
     if tensor not in group.tensor_degrees:
         degrees = ", ".join(map(str, group.tensor_degrees)) or "none"
         return Refusal(
             "constraints.tensor_parallel",
             f"tensor_parallel {tensor} is no choice on {group.name!r} (possible: {degrees})",
         )
+    if mode.zero not in group.zero_levels:
+        said = "not given" if mode.zero is None else f"{mode.zero}"
+        levels = ", ".join(map(str, zero_levels(model.training)))
+        return Refusal("training.zero", f"ZeRO level {said}: {group.name!r} can have {levels}")
     if tensor * context > group.chips_per_node:
         return Refusal(
             "training.context_parallel",

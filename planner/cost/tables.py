@@ -17,6 +17,7 @@ __all__ = [
     "Holder",
     "LayerTable",
     "MixedProblem",
+    "Mode",
     "Problem",
     "Reduction",
     "Setting",
@@ -40,10 +41,21 @@ class Setting:
     the least reduction that any mix can reach, and transfers share no line: both are lower bounds."""
 
 
+class Mode(NamedTuple):
+    """How a node group runs its stages: what it may choose for itself, beside how many stages and which layers.
+
+    tensor: chips that share each matrix of a stage.
+    zero: its ZeRO level; None where there is no choice, and all stages have that of the model file.
+    """
+
+    tensor: int
+    zero: int | None = None
+
+
 @dataclass(frozen=True)
 class LayerTable:
-    """Numbers per layer kind (K) for one (node group, tensor parallel degree, setting), on one chip; Q recompute
-    policies in the problem's order.
+    """Numbers per layer kind (K) for one (node group, mode, setting), on one chip; Q recompute policies in the
+    problem's order.
 
     forward_s, backward_input_s, backward_weight_s: (K,) seconds for one micro-batch, collectives included.
     recompute_s: (Q, K) seconds that a policy adds to the backward pass; zero for `none`.
@@ -68,6 +80,22 @@ class LayerTable:
     usable_bytes: float
     fixed_update_s: float = 0.0
     buffer_bytes: float = 0.0
+
+    def is_never_worse(self, other: LayerTable) -> bool:
+        """Whether no stage takes longer or needs more of what it may use."""
+        room = self.usable_bytes >= other.usable_bytes
+        return (
+            room
+            and all(bool((getattr(self, n) <= getattr(other, n)).all()) for n in _ARRAYS)
+            and all(getattr(self, n) <= getattr(other, n) for n in _NUMBERS)
+        )
+
+
+_ARRAYS = (
+    *("forward_s", "backward_input_s", "backward_weight_s", "recompute_s", "reduction_s", "optimizer_s"),
+    *("static_bytes", "saved_bytes", "transient_bytes"),
+)
+_NUMBERS = ("fixed_bytes", "fixed_update_s", "buffer_bytes")
 
 
 @dataclass(frozen=True)
@@ -142,7 +170,9 @@ class Chain:
 
 @dataclass(frozen=True)
 class ChipGroup:
-    """A node group as the search sees it. price: currency per chip-hour (0 when none is given)."""
+    """A node group as the search sees it. price: currency per chip-hour (0 when none is given).  zero_levels: to choose
+    from, as a mode has them.
+    """
 
     name: str
     chip: str
@@ -150,6 +180,12 @@ class ChipGroup:
     chips_per_node: int
     tensor_degrees: tuple[int, ...]
     price: float = 0.0
+    zero_levels: tuple[int | None, ...] = (None,)
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """Every way to run a stage on these chips."""
+        return tuple(Mode(tensor, zero) for tensor in self.tensor_degrees for zero in self.zero_levels)
 
     def slots_per_node(self, tensor: int, context: int = 1) -> int:
         """Stage replicas that fit one node: a replica's (tensor x context) chips never leave a node unless context
@@ -181,12 +217,12 @@ class Problem(Protocol):
     @property
     def schedules(self) -> tuple[str, ...]: ...
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        """None when the degree is not possible there (the reason is kept by the cost model)."""
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        """None when the mode is not possible there (the reason is kept by the cost model)."""
         ...
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable: ...
 
 

@@ -185,6 +185,7 @@ def _stage(cost: CostModel, shape: PipelineShape, index: int, breakdown: StageBr
         tensor_parallel=stage.tensor,
         context_parallel=context,
         expert_parallel=setting.expert_parallel,
+        zero=stage.mode.zero,
         recompute={name: policy for name, policy in stage.recompute.items() if policy != "none"},
         in_flight=held,
         ranks=tuple(

@@ -50,6 +50,9 @@ def _training_violations(subject: Subject, pipeline: Pipeline, where: str) -> It
         ("stages[0].context_parallel", first.context_parallel, training.context_parallel),
         ("stages[0].expert_parallel", first.expert_parallel, training.expert_parallel),
     ]
+    levels = subject.cost.zero_levels
+    for index, stage in enumerate(pipeline.stages):
+        choices.append((f"stages[{index}].zero", levels[0] if stage.zero is None else stage.zero, levels))
     for name, value, allowed in choices:
         if allowed is not None and value not in allowed:
             message = f"is {value}; the model file allows {', '.join(str(choice) for choice in allowed)}"

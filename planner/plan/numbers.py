@@ -10,7 +10,7 @@ from planner.cost.placement import Block
 from planner.cost.tables import Setting
 from planner.plan.assemble import memory_of, tied_layers, time_of
 from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_plan, predict
-from planner.plan.layout import places_of, setting_of_shape
+from planner.plan.layout import mode_of, places_of, setting_of_shape
 from planner.plan.notices import stage_name
 from planner.plan.prices import price_per_hour, training_estimate
 from planner.plan.ranks import ChipMap
@@ -70,7 +70,7 @@ def _degree_violations(subject: Subject, pipeline: Pipeline, setting: Setting, w
     """Degrees that the model's heads, the node or the experts do not allow."""
     index_of = {group.name: index for index, group in enumerate(subject.cost.groups)}
     for index, stage in enumerate(pipeline.stages):
-        reason = subject.cost.why_not(index_of[stage.node_group], stage.tensor_parallel, setting)
+        reason = subject.cost.why_not(index_of[stage.node_group], mode_of(subject.cost, stage), setting)
         if reason is not None:
             yield Violation("degrees", f"{where}.stages[{index}]", reason)
         unknown = sorted(set(stage.recompute.values()) - set(subject.cost.policies))
@@ -86,8 +86,9 @@ def _shape(subject: Subject, pipeline: Pipeline, setting: Setting) -> PipelineSh
     stages = []
     for stage in pipeline.stages:
         held = tuple(position_of[name] for name in stage.layers)
-        degree, recompute = stage.tensor_parallel, dict(stage.recompute)
-        stages.append(StageChoice.of(index_of[stage.node_group], degree, held, recompute))
+        stages.append(
+            StageChoice.of(index_of[stage.node_group], mode_of(subject.cost, stage), held, dict(stage.recompute))
+        )
     chips = ChipMap(subject.plan.inputs.cluster.document)
     homes = [[chips.place(ranks[0]) for ranks in stage.ranks] for stage in pipeline.stages]
     places = tuple(tuple((home.node, home.slot) for home in stage) for stage in homes)

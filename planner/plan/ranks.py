@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ChipMap", "ChipPlace", "Peer", "RankView", "ReductionGroup", "view_of_rank"]
 
+_DEFAULT_ZERO = 1
+"""Of a model document that does not say."""
+
 
 @dataclass(frozen=True)
 class ChipPlace:
@@ -58,6 +61,7 @@ class RankView:
     several pipelines, where that differs from layer to layer: reduction_groups then speak for routed experts too.
     reduction_groups: for every other weight of the stage's layers.
     tied_groups: for matrices that two layers share and that, in some pipeline of the island, two stages hold.
+    zero: ZeRO level of the stage.
     first_sequence, num_sequences: this replica's share of each global batch.
     """
 
@@ -90,6 +94,7 @@ class RankView:
     expert_rank: int
     expert_group: tuple[int, ...]
     expert_reduction_group: tuple[int, ...]
+    zero: int
     previous: tuple[int, ...]
     next: tuple[int, ...]
     receives_from: tuple[Peer, ...]
@@ -239,6 +244,7 @@ def _view(plan: Plan, seat: _Seat, chip_rank: int, process_of: Mapping[int, int]
         expert_rank=experts.index(process_of[chip_rank]),
         expert_group=experts,
         expert_reduction_group=same_experts,
+        zero=_zero_of(plan, stage),
         previous=_neighbour(seat, -1, process_of),
         next=_neighbour(seat, +1, process_of),
         receives_from=_peers(
@@ -249,6 +255,15 @@ def _view(plan: Plan, seat: _Seat, chip_rank: int, process_of: Mapping[int, int]
         tied_groups=_tied_groups(plan, seat, tensor_rank, process_of),
         nic=chip_map.nic(place),
     )
+
+
+def _zero_of(plan: Plan, stage: Stage) -> int:
+    """The stage's ZeRO level, or the only one of the model."""
+    if stage.zero is not None:
+        return stage.zero
+    training = plan.inputs.model.document.get("training", {})
+    level = training.get("zero", _DEFAULT_ZERO) if isinstance(training, Mapping) else _DEFAULT_ZERO
+    return level if isinstance(level, int) else _DEFAULT_ZERO
 
 
 def _node(place: ChipPlace) -> tuple[int, int]:

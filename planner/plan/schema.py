@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from planner.plan.ranks import RankView, view_of_rank
 
@@ -137,6 +137,8 @@ class Stage(PlanModel):
     """Chips that share each sequence."""
     expert_parallel: Count = 1
     """Chips over which routed experts are spread."""
+    zero: Annotated[int, Field(ge=0, le=3)] | None = None
+    """ZeRO level. Absent where the model file leaves no choice: that of `training.zero`."""
     recompute: dict[str, Literal["selective", "full"]] = Field(default_factory=dict)
     """Layers that keep less than everything for the backward pass; layers that are not named keep all."""
     in_flight: Count
@@ -148,6 +150,13 @@ class Stage(PlanModel):
     """Memory of one chip."""
     time: StageTime
     """Times of one replica."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_no_choice(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        document: dict[str, Any] = handler(self)
+        if self.zero is None:
+            document.pop("zero", None)
+        return document
 
 
 class Transfer(PlanModel):

@@ -124,8 +124,14 @@ def _mix_violations(subject: Subject) -> Iterator[Violation]:
     if subject.cost.chain.tensors is not None:
         message = "are of several shapes; those of a model whose layers branch are of one"
         yield Violation("pipelines", subject.whole, message)
-    zero = subject.model.training.zero
-    if zero > 1:
+    levels = subject.cost.zero_levels
+    zero = max(levels)
+    if len(levels) > 1:
+        message = (
+            "are of several shapes; the stages of several shapes that hold a layer would have ZeRO levels of their own"
+        )
+        yield Violation("pipelines", subject.whole, message)
+    elif zero > 1:
         message = f"are of several shapes, which run unequal numbers of micro-batches; ZeRO {zero} reduces in each"
         yield Violation("pipelines", subject.whole, message)
     expert = subject.entries[0][1].stages[0].expert_parallel

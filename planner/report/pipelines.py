@@ -139,15 +139,20 @@ def _up_to(seconds: float) -> str:
 
 
 def _placement_table(pipeline: Pipeline) -> Table:
-    """Who holds what; chips of all replicas. Degrees of context and expert parallelism are shown when one is not 1."""
+    """Who holds what; chips of all replicas. Degrees of context and expert parallelism are shown when one is not 1,
+    ZeRO levels where they were chosen.
+    """
     context = any(stage.context_parallel > 1 for stage in pipeline.stages)
     expert = any(stage.expert_parallel > 1 for stage in pipeline.stages)
-    columns = ["", "node group", "chips", "tp", *(["cp"] if context else []), *(["ep"] if expert else [])]
-    table = new_table(*columns, "layers", "recompute", right=("", "chips", "tp", "cp", "ep"))
+    zero = any(stage.zero is not None for stage in pipeline.stages)
+    shown = [name for name, any_of in (("cp", context), ("ep", expert), ("ZeRO", zero)) if any_of]
+    columns = ["", "node group", "chips", "tp", *shown]
+    table = new_table(*columns, "layers", "recompute", right=("", "chips", "tp", "cp", "ep", "ZeRO"))
     for index, stage in enumerate(pipeline.stages):
         degrees = [str(stage.tensor_parallel)]
         degrees += [str(stage.context_parallel)] if context else []
         degrees += [str(stage.expert_parallel)] if expert else []
+        degrees += [str(stage.zero)] if zero else []
         chips = f"{sum(len(replica) for replica in stage.ranks):,}"
         table.add_row(str(index), stage.node_group, chips, *degrees, layer_ranges(stage.layers), _recompute(stage))
     return table

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from planner.cost.tables import MixedProblem, Problem
+    from planner.cost.tables import MixedProblem, Mode, Problem
 
     Floats = NDArray[np.float64]
 
@@ -38,10 +38,10 @@ class Floors:
 
         setting, m = root.setting, root.micro_batches
         choices = [
-            (g, t, root.max_stages(g, t), least)
+            (g, mode, root.max_stages(g, mode), least)
             for g, group in enumerate(root.groups)
-            for t in (() if g in root.limits.idle else group.tensor_degrees)
-            if root.max_stages(g, t) and (least := _least_layers(root.problem, g, t, setting)) is not None
+            for mode in (() if g in root.limits.idle else group.modes)
+            if root.max_stages(g, mode) and (least := _least_layers(root.problem, g, mode, setting)) is not None
         ]
         if not choices:
             return 0.0
@@ -49,7 +49,7 @@ class Floors:
         work, per_work = _yardsticks(rows, _layers_by_kind(root.problem))
         if self.prices is not None:
             chips = setting.data_parallel * setting.context_parallel * m
-            prices = np.array([self.prices[g] * t * chips for g, t, _, _ in choices])
+            prices = np.array([self.prices[g] * mode.tensor * chips for g, mode, _, _ in choices])
             return float(((prices * per_work).min(axis=1) * work).max())
         longest: dict[int, int] = {}
         for g, _, stages, _ in choices:
@@ -70,11 +70,11 @@ def mix_floor(problem: MixedProblem, limits: Limits) -> float:
     contexts = sorted({s.context_parallel for s in problem.settings if s.expert_parallel == 1})
     choices: list[tuple[int, Floats]] = []
     for g, group in enumerate(problem.groups):
-        for t in () if g in limits.idle else group.tensor_degrees:
+        for mode in () if g in limits.idle else group.modes:
             for c, b in ((c, b) for c in contexts for b in problem.micro_batch_sizes):
-                least = _least_layers(problem, g, t, Setting(b, 1, c))
+                least = _least_layers(problem, g, mode, Setting(b, 1, c))
                 if least is not None:
-                    choices.append((g, least * (t * c / b)))
+                    choices.append((g, least * (mode.tensor * c / b)))
     if not choices:
         return 0.0
     work, per_work = _yardsticks(np.array([seconds for _, seconds in choices]), _layers_by_kind(problem))
@@ -99,7 +99,7 @@ def _yardsticks(rows: Floats, counts: Floats) -> tuple[Floats, Floats]:
 
 
 def _rates(per_work: Floats, choices: Sequence[tuple[int, float]]) -> Floats:
-    """Work a second of all groups together by every yardstick, each group at its best degree.
+    """Work a second of all groups together by every yardstick, each group in its best mode.
 
     choices: (group, stages or chips) of every column.
     """
@@ -111,9 +111,9 @@ def _rates(per_work: Floats, choices: Sequence[tuple[int, float]]) -> Floats:
     return rates
 
 
-def _least_layers(problem: Problem, group: int, tensor: int, setting: Setting) -> Floats | None:
+def _least_layers(problem: Problem, group: int, mode: Mode, setting: Setting) -> Floats | None:
     least = getattr(problem, "least_layer_s", None)
-    return None if least is None else least(group, tensor, setting)
+    return None if least is None else least(group, mode, setting)
 
 
 def _layers_by_kind(problem: Problem) -> Floats:

@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Discriminator,
     Field,
+    Tag,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
@@ -54,6 +56,23 @@ def _read_schedule(value: Any) -> Any:
 
 _ZeroLevel = Annotated[
     Literal[0, 1, 2, 3], whole_number("the ZeRO level", 0, 3, "1"), WithJsonSchema({"enum": [0, 1, 2, 3]})
+]
+
+
+def _one_or_some(value: Any) -> str:
+    return "~some" if isinstance(value, (list, tuple)) else "~one"
+
+
+def _read_levels(levels: tuple[int, ...]) -> int | tuple[int, ...]:
+    """Ascending; a list of one is that one."""
+    return levels[0] if len(levels) == 1 else tuple(sorted(levels))
+
+
+_ZeroLevels = Annotated[
+    tuple[_ZeroLevel, ...], filled("ZeRO level", 4), AfterValidator(distinct), AfterValidator(_read_levels)
+]
+_Zero = Annotated[
+    Annotated[_ZeroLevel, Tag("~one")] | Annotated[_ZeroLevels, Tag("~some")], Discriminator(_one_or_some)
 ]
 _Sequence = Annotated[
     int, whole_number("the sequence length", 1, 100_000_000), WithJsonSchema({"type": "integer", "minimum": 1})
@@ -109,8 +128,9 @@ class Training(SpecModel):
     gradients: Literal["fp32", "compute"] = "fp32"
     """What gradients are kept and summed in: fp32, or the compute precision."""
 
-    zero: _ZeroLevel = 1
-    """ZeRO level over the data parallel chips: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights."""
+    zero: _Zero = Field(default=1, examples=["[1, 3]"])
+    """ZeRO level over the data parallel chips: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights. A list:
+    levels to choose from, for each node group."""
 
     recompute: _Policies = ("none", "selective", "full")
     """Recompute policies that each layer may choose from."""

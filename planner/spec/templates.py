@@ -57,7 +57,7 @@ training:
   # micro_batch_sizes: [1, 2, 4, 8]  # sequences
   # precision: bf16                  # bf16, fp16, fp32, fp8
   # optimizer: adamw                 # adamw, sgd, adafactor, muon; states in fp32
-  # zero: 1                          # 0, 1, 2, 3
+  # zero: 1                          # 0, 1, 2, 3; or a list, to choose from for each node group
   # recompute: [none, selective, full]
   # schedules: [1f1b]                # gpipe, 1f1b, eager_1f1b
   # tokens: 15 T tokens              # no default; turns a plan into days and total cost

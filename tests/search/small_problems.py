@@ -12,7 +12,7 @@ import numpy as np
 from planner.cost.placement import crosses_node
 from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
-from planner.cost.tables import Chain, ChipGroup, LayerTable, Setting, TransferTable
+from planner.cost.tables import Chain, ChipGroup, LayerTable, Mode, Setting, TransferTable
 from planner.spec.model import ModelSpec
 
 
@@ -32,21 +32,25 @@ class TableProblem:
     global_batch: int
     settings: tuple[Setting, ...]
     schedules: tuple[str, ...]
-    tables: dict[tuple[int, int, Setting], LayerTable] = field(default_factory=dict)
-    transfers: dict[tuple[int, int, int, int, bool], TransferTable] = field(default_factory=dict)
+    tables: dict[tuple[int, Mode, Setting], LayerTable] = field(default_factory=dict)
+    transfers: dict[tuple[int, Mode, int, Mode, bool], TransferTable] = field(default_factory=dict)
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        return self.tables.get((group, tensor, setting))
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        return self.tables.get((group, mode, setting))
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable:
-        return self.transfers[source, source_tensor, target, target_tensor, same_node]
+        return self.transfers[source, source_mode, target, target_mode, same_node]
 
 
-def random_problem(seed: int, max_layers: int = 7) -> TableProblem:
+def random_problem(
+    seed: int, max_layers: int = 7, zero_levels: tuple[int | None, ...] = (None,), equal_modes: float = 0.0
+) -> TableProblem:
     """At most 4 chips in at most 3 groups, at most `max_layers` layers, two or three recompute policies; memory tight
     in every second one.
+
+    zero_levels: with several, a group has tables of its own for each, but in a share `equal_modes` of cases.
     """
     r = random.Random(seed)
     num_kinds = r.choice([1, 2, 2, 3])
@@ -58,7 +62,7 @@ def random_problem(seed: int, max_layers: int = 7) -> TableProblem:
         [[(2, 2)], [(1, 2), (1, 2)], [(2, 1), (1, 2)], [(4, 1)], [(1, 1), (1, 1), (2, 1)], [(3, 1), (1, 1)], [(1, 4)]]
     )
     groups = tuple(
-        ChipGroup(f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2, 4) if c % t == 0), r.uniform(1, 4))
+        ChipGroup(f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2, 4) if c % t == 0), r.uniform(1, 4), zero_levels)
         for i, (n, c) in enumerate(shapes)
     )
     batch = r.choice([2, 4, 6, 8])
@@ -73,10 +77,15 @@ def random_problem(seed: int, max_layers: int = 7) -> TableProblem:
     for setting in settings:
         for single in (False, True):
             for g, group in enumerate(groups):
-                for t in group.tensor_degrees:
+                for mode in group.modes:
                     key = Setting(setting.micro_batch_size, setting.data_parallel, single_stage=single)
-                    problem.tables[g, t, key] = _random_table(
-                        random.Random(f"{seed} {g} {t} {setting} {single}"), num_kinds, len(policies), len(kinds), tight
+                    own = "" if mode.zero is None or r_of(seed, g, mode).random() < equal_modes else f" {mode.zero}"
+                    problem.tables[g, mode, key] = _random_table(
+                        random.Random(f"{seed} {g} {mode.tensor} {setting} {single}{own}"),
+                        num_kinds,
+                        len(policies),
+                        len(kinds),
+                        tight,
                     )
     for g, h in product(range(len(groups)), repeat=2):
         for t, u in product(groups[g].tensor_degrees, groups[h].tensor_degrees):
@@ -84,11 +93,18 @@ def random_problem(seed: int, max_layers: int = 7) -> TableProblem:
                 slow = r.choice([0.0, 0.1, 1.0, 5.0])
                 draw = [r.random() * slow for _ in range(2)]
                 spread = r.random() < 0.3
-                problem.transfers[g, t, h, u, same] = TransferTable(
+                table = TransferTable(
                     np.array([draw[0] * (r.random() if spread else 1) for _ in range(num_kinds)]),
                     np.array([draw[1] * (r.random() if spread else 1) for _ in range(num_kinds)]),
                 )
+                for one, other in product(groups[g].modes, groups[h].modes):
+                    if (one.tensor, other.tensor) == (t, u):
+                        problem.transfers[g, one, h, other, same] = table
     return problem
+
+
+def r_of(*key: object) -> random.Random:
+    return random.Random(f"{key}")
 
 
 def _random_table(r: random.Random, kinds: int, policies: int, layers: int, tight: bool) -> LayerTable:
@@ -117,18 +133,21 @@ def _random_table(r: random.Random, kinds: int, policies: int, layers: int, tigh
     )
 
 
-def shapes_of(problem: TableProblem, setting: Setting) -> Iterator[tuple[tuple[int, int, int], ...]]:
-    """Every order of (group, degree, stages)."""
+def shapes_of(problem: TableProblem, setting: Setting) -> Iterator[tuple[tuple[int, Mode, int], ...]]:
+    """Every order of (group, mode, stages)."""
     choices = []
     for group in problem.groups:
         choices.append(
             [None]
             + [
                 (t, n)
-                for t in group.tensor_degrees
+                for t in group.modes
                 for n in range(
                     1,
-                    min(problem.chain.num_layers, group.nodes * (group.chips_per_node // t) // setting.data_parallel)
+                    min(
+                        problem.chain.num_layers,
+                        group.nodes * (group.chips_per_node // t.tensor) // setting.data_parallel,
+                    )
                     + 1,
                 )
             ]
@@ -148,7 +167,7 @@ def best_by_enumeration(problem: TableProblem, prices: tuple[float, ...] | None 
             for order in shapes_of(problem, setting):
                 weight = 1.0
                 if prices is not None:
-                    weight = sum(prices[g] * t * n * setting.data_parallel for g, t, n in order)
+                    weight = sum(prices[g] * t.tensor * n * setting.data_parallel for g, t, n in order)
                 best = min(best, weight * _best_of_shape(problem, setting, schedule, m, order))
     return best
 
@@ -161,7 +180,7 @@ def _best_of_shape(problem, setting, schedule, m, order):  # type: ignore[no-unt
     k = in_flight_counts(schedule, p, m)
     boundaries = []
     for (g, t, j), (h, u, _) in pairwise(stages):
-        slots = problem.groups[g].chips_per_node // t
+        slots = problem.groups[g].chips_per_node // t.tensor
         same = g == h and not crosses_node(j, setting.data_parallel, slots)
         boundaries.append(problem.transfers[g, t, h, u, same])
     options = {

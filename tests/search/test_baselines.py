@@ -299,7 +299,7 @@ def test_a_rule_finds_the_fastest_of_all_its_choices(rule: Any, quick_gib: int) 
     other = RuleSearch(rule, cluster, cost)
     best = math.inf
     for root in make_roots(cost, Intervals(cost.chain), Limits()):
-        for tensors in product(*(root.degrees(g) for g in other.order)):
+        for tensors in product(*(root.modes(g) for g in other.order)):
             order = tuple((g, t, root.max_stages(g, t)) for g, t in zip(other.order, tensors, strict=True))
             leaf = Leaf(root, order)
             if leaf.num_stages <= len(other.counted):

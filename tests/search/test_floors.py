@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from planner.cost.model import CostModel
-from planner.cost.tables import Setting
+from planner.cost.tables import Mode, Setting
 from planner.graph import build_graph
 from planner.search import Progress, SolveOptions, solve
 from planner.search.candidates import Limits, make_roots
@@ -33,8 +33,8 @@ class Knowing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.base, name)
 
-    def least_layer_s(self, group: int, tensor: int, setting: Setting) -> NDArray[np.float64] | None:
-        tables = [self.base.table(group, tensor, replace(setting, single_stage=single)) for single in (False, True)]
+    def least_layer_s(self, group: int, mode: Mode, setting: Setting) -> NDArray[np.float64] | None:
+        tables = [self.base.table(group, mode, replace(setting, single_stage=single)) for single in (False, True)]
         seconds = [t.forward_s + t.backward_input_s + t.backward_weight_s for t in tables if t is not None]
         return np.min(seconds, axis=0) if seconds else None
 
@@ -86,7 +86,7 @@ def test_no_table_is_below_what_the_cost_model_says_at_least(pair: tuple[str, st
             for t in group.tensor_degrees:
                 for single in (False, True):
                     setting = replace(root.setting, single_stage=single)
-                    least, table = cost.least_layer_s(g, t, setting), cost.table(g, t, setting)
+                    least, table = cost.least_layer_s(g, Mode(t), setting), cost.table(g, Mode(t), setting)
                     assert (least is None) == (table is None)
                     if table is not None:
                         all_of_it = table.forward_s + table.backward_input_s + table.backward_weight_s

@@ -16,7 +16,7 @@ from planner.search.baselines.accounts import Replay
 from planner.search.baselines.results import rate_at_bound
 
 if TYPE_CHECKING:
-    from planner.cost.tables import Chain, ChipGroup, LayerTable, Problem, Setting, TransferTable
+    from planner.cost.tables import Chain, ChipGroup, LayerTable, Mode, Problem, Setting, TransferTable
     from planner.plan import Plan
     from planner.search.baselines.budget import Budget, Watch
     from planner.search.solve import SolveOptions
@@ -62,40 +62,40 @@ class _Changed:
     def schedules(self) -> tuple[str, ...]:
         return self.base.schedules
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        return self.base.table(group, tensor, setting)
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        return self.base.table(group, mode, setting)
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable:
-        return self.base.transfer(source, source_tensor, target, target_tensor, same_node, setting)
+        return self.base.transfer(source, source_mode, target, target_mode, same_node, setting)
 
 
 class FreeTransfers(_Changed):
     """Transfers between stages take no time."""
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable:
         from planner.cost.tables import TransferTable
 
-        table = self.base.transfer(source, source_tensor, target, target_tensor, same_node, setting)
+        table = self.base.transfer(source, source_mode, target, target_mode, same_node, setting)
         return TransferTable(0.0 * table.forward_s, 0.0 * table.backward_s)
 
 
 class FreeRecompute(_Changed):
     """Recompute takes no time; what it frees it frees."""
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        table = self.base.table(group, tensor, setting)
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        table = self.base.table(group, mode, setting)
         return None if table is None else replace(table, recompute_s=0.0 * table.recompute_s)
 
 
 class UnlimitedMemory(_Changed):
     """Every chip holds whatever it is given."""
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        table = self.base.table(group, tensor, setting)
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        table = self.base.table(group, mode, setting)
         return None if table is None else replace(table, usable_bytes=math.inf)
 
 
@@ -119,10 +119,10 @@ class DividedLayers(_Changed):
     def _pieces(self, kind: int) -> int:
         return _PIECES if self.base.chain.kinds.count(kind) > 1 else 1
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
         import numpy as np
 
-        table = self.base.table(group, tensor, setting)
+        table = self.base.table(group, mode, setting)
         if table is None:
             return None
         part = np.array([1.0 / self._pieces(kind) for kind in range(len(self.base.chain.kind_names))])

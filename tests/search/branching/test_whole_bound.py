@@ -39,7 +39,7 @@ def test_no_bound_is_above_what_a_shape_takes() -> None:
                 best = optimum_by_exhaustion(pipeline_problem(leaf))
                 own = shape_bound(root, order, ways)
                 assert max(rate, own, least_busiest_stage(pipeline_problem(leaf)).bound_s) <= best, (seed, order)
-                money = best * sum(n * t * root.setting.data_parallel * (1 + g) for g, t, n in order)
+                money = best * sum(n * t.tensor * root.setting.data_parallel * (1 + g) for g, t, n in order)
                 assert cost_bound(root, (1.0, 2.0)) <= money, (seed, order)
                 compared += best < math.inf
                 close += own > 0.7 * best
@@ -50,7 +50,7 @@ def test_no_bound_is_above_what_a_shape_takes() -> None:
 def test_ways_are_longest_paths_at_the_fastest_chips() -> None:
     for seed in range(12):
         for root in roots_of(seed)[:1]:
-            tables = [root.options(g, t) for g in range(2) for t in root.degrees(g)]
+            tables = [root.options(g, t) for g in range(2) for t in root.modes(g)]
             times = [min(float(o.layer_time[k]) for o in tables if o is not None) for k in root.intervals.chain.kinds]
             feeds: dict[int, set[int]] = {}
             for tensor in root.intervals.chain.tensors or ():

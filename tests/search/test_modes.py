@@ -1,0 +1,60 @@
+"""Node groups with several modes: the search equals exhaustive enumeration, and leaves out none that matters."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from planner.cost.tables import Mode
+from planner.search.candidates import Limits, Root
+from planner.search.driver import SearchSettings, search
+from planner.search.intervals import Intervals
+from tests.search.small_problems import best_by_enumeration, random_problem
+
+TOLERANCE = 2e-6
+"""`gap` 0 asks for the optimum to 1e-6."""
+
+
+@pytest.mark.parametrize("first_seed", range(0, 48, 12))
+def test_search_over_zero_levels_equals_exhaustive_enumeration(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 12):
+        problem = random_problem(seed, max_layers=5, zero_levels=(1, 3), equal_modes=0.3)
+        prices = tuple(g.price for g in problem.groups) if seed % 5 == 4 else None
+        best = best_by_enumeration(problem, prices)
+        outcome = search(problem, SearchSettings(gap=0.0, time_limit_s=120, price_per_chip_s=prices))
+        if math.isinf(best):
+            assert (outcome.leaf, outcome.why_stopped) == (None, "exhausted")
+            continue
+        assert outcome.objective == pytest.approx(best, rel=TOLERANCE)
+        assert outcome.objective >= best * (1 - 1e-9), "a plan that enumeration does not know"
+        assert outcome.bound <= best * (1 + 1e-9), "the bound is above the optimum"
+
+
+def test_both_levels_are_chosen_somewhere() -> None:
+    chosen = set()
+    for seed in range(12):
+        outcome = search(random_problem(seed, max_layers=4, zero_levels=(1, 3)), SearchSettings(gap=0.0))
+        chosen |= {stage.mode.zero for stage in outcome.leaf.stages} if outcome.leaf else set()
+    assert chosen == {1, 3}
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_more_levels_to_choose_from_never_hurt(seed: int) -> None:
+    wide = random_problem(seed, max_layers=5, zero_levels=(1, 3))
+    narrow = replace(wide, groups=tuple(replace(group, zero_levels=(1,)) for group in wide.groups))
+    settings = SearchSettings(gap=0.0, time_limit_s=60)
+    assert search(wide, settings).objective <= search(narrow, settings).objective * (1 + 3e-6)
+
+
+def test_of_equal_modes_the_first_is_kept_and_a_worse_one_goes() -> None:
+    problem = random_problem(3, max_layers=4, zero_levels=(1, 3), equal_modes=1.0)
+    root = Root(problem, Intervals(problem.chain), problem.settings[0], problem.schedules[0], Limits())
+    for g, group in enumerate(problem.groups):
+        assert root.modes(g) == tuple(mode for mode in group.modes if mode.zero == 1 and root.max_stages(g, mode))
+    mode = Mode(1, 1)
+    slow = problem.tables[0, mode, problem.settings[0]]
+    problem.tables[0, mode, problem.settings[0]] = replace(slow, forward_s=2 * slow.forward_s)
+    again = Root(problem, Intervals(problem.chain), problem.settings[0], problem.schedules[0], Limits())
+    assert mode not in again.modes(0) and Mode(1, 3) in again.modes(0)
