@@ -79,6 +79,12 @@ def _on_memory(model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> I
         yield "every stage keeps two receive buffers, one each way, of the largest tensor between stages"
     else:
         yield "a stage keeps a receive buffer for every tensor that another stage sends it, and for every gradient"
+    if model.training.offload_optimizer != "never":
+        yield (
+            "offloaded optimizer states: after the reduction gradients are copied to the host, the optimizer runs there"
+            " as fast as the host's memory allows, and weights are copied back, one after another; the chips of a node"
+            " share its host_memory and host_memory_bandwidth evenly; latencies of copies are not counted"
+        )
     if max(zero_levels(model.training)) >= 2:
         yield "ZeRO-2 and ZeRO-3 scatter gradients after every micro-batch, layer by layer"
 

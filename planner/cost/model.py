@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ from planner.cost.memory import (
     static_memory,
     transient_bytes,
 )
+from planner.cost.offload import host_share, offload_s, offloaded_bytes
 from planner.cost.precision import recipe_of, zero_levels
 from planner.cost.sharding import Degrees
 from planner.cost.space import layout_of, micro_batch_sizes, plan_space, refusal
@@ -238,6 +240,8 @@ class CostModel:
             transient=float(np.where(present, table.transient_bytes, 0.0).max()),
             buffers=table.fixed_bytes + received * table.buffer_bytes,
             usable_bytes=table.usable_bytes,
+            host_bytes=None if table.host_bytes is None else float(layers @ table.host_bytes),
+            usable_host_bytes=table.usable_host_bytes,
         )
         collectives = numbers.collectives
         both_ways = layers @ (collectives.forward_s + collectives.backward_input_s + collectives.backward_weight_s)
@@ -321,6 +325,7 @@ class CostModel:
             "tensor_parallel": {group.name: list(group.tensor_degrees) for group in self.groups},
             "recompute": list(self.policies),
             "schedules": list(self.schedules),
+            **self._offload_space(),
             **({"zero": list(self.zero_levels)} if len(self.zero_levels) > 1 else {}),
             "restrictions": [
                 "tensor_parallel x context_parallel chips of a replica's stage share a node",
@@ -329,6 +334,13 @@ class CostModel:
                 *(notice.message for notice in self._left_out),
             ],
         }
+
+    def _offload_space(self) -> dict[str, object]:
+        """Where optimizer states may be, group by group; nothing where nobody asks."""
+        if self._model.training.offload_optimizer == "never":
+            return {}
+        words = {(False,): "never", (True,): "always", (False, True): "either"}
+        return {"offload_optimizer": {group.name: words[group.offloads] for group in self.groups}}
 
     # --- how the numbers are made ----------------------------------------------------------------------------------
 
@@ -414,6 +426,11 @@ class CostModel:
         arithmetic, collectives = self._layer_times(group, setting, degrees, ways.all_to_all)
         reduced = reduction(kinds, recipe, degrees, rings, single, padding)
         static = static_memory(kinds, recipe, degrees, single, padding)
+        updated = optimizer_s(kinds, recipe, degrees, self._rates(group), single, padding)
+        host = host_share(self._cluster, group) if mode.offload else None
+        if host is not None:
+            static = replace(static, optimizer=0.0 * static.optimizer)
+            updated = offload_s(kinds, recipe, degrees, host, single, padding)
         times = arithmetic + collectives
         table = LayerTable(
             forward_s=times.forward_s + reduced.forward_s,
@@ -424,11 +441,13 @@ class CostModel:
             saved_bytes=saved_bytes(kinds, degrees, recipe.weight, size, padding),
             transient_bytes=transient_bytes(kinds, recipe, degrees, size, padding),
             reduction_s=reduced.reduction_s,
-            optimizer_s=optimizer_s(kinds, recipe, degrees, self._rates(group), single, padding),
+            optimizer_s=updated,
             fixed_bytes=0.0 if single else boundary_buffers_bytes(kinds, degrees, recipe.weight, size),
             usable_bytes=self._usable_bytes(group),
             fixed_update_s=reduced.fixed_s,
             buffer_bytes=0.0 if single else element_buffer_bytes(kinds, degrees, recipe.weight, size),
+            host_bytes=None if host is None else offloaded_bytes(kinds, recipe, degrees, single, padding),
+            usable_host_bytes=math.inf if host is None else host.usable_bytes,
         )
         return _Numbers(table, static, collectives)
 

@@ -109,6 +109,19 @@ class Recipe:
         touched = self.gradient + 2 * self.gradient_copy + updated + 2 * _state_bytes(self.optimizer, weight_class)
         return touched / self._shards(1, replicas)
 
+    def host_bytes(self, weight_class: WeightClass, replicas: int) -> float:
+        """Bytes of host memory per trained parameter whose optimizer states one chip keeps there.
+
+        gradient that arrives + fp32 gradient copy + master (or a copy of the weight) + states
+        divided by d from ZeRO-1: each replica's host has the share that it updates.
+        """
+        kept = self.gradient + self.gradient_copy + (self.master or self.weight)
+        return (kept + _state_bytes(self.optimizer, weight_class)) / self._shards(1, replicas)
+
+    def copied_bytes(self, replicas: int) -> float:
+        """Bytes per trained parameter that go to the host (gradient) and come back (weight) in an update there."""
+        return (self.gradient + self.weight) / self._shards(1, replicas)
+
     def _shards(self, level: int, replicas: int) -> int:
         return replicas if self.zero >= level else 1
 

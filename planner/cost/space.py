@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from planner.cost.offload import offload_choices
 from planner.cost.precision import zero_levels
 from planner.cost.sharding import ExpertLayout, expert_layout
 from planner.cost.tables import ChipGroup, Mode, Setting
@@ -106,8 +107,10 @@ def chip_groups(
     levels = zero_levels(model.training)
     for node_group, wanted in zip(cluster.node_groups, usable, strict=True):
         degrees: tuple[int, ...] = ()
+        offloads: tuple[bool, ...] = (False,)
         if wanted:
             degrees = _group_degrees(node_group, model, graph, notices, problems)
+            offloads = offload_choices(cluster, model, graph, len(groups), notices, problems)
         groups.append(
             ChipGroup(
                 name=node_group.name,
@@ -117,6 +120,7 @@ def chip_groups(
                 tensor_degrees=degrees,
                 price=node_group.price_per_chip_hour,
                 zero_levels=levels if len(levels) > 1 else (None,),
+                offloads=offloads,
             )
         )
     if not problems and not any(group.tensor_degrees for group in groups):
@@ -315,6 +319,9 @@ def refusal(group: ChipGroup, mode: Mode, setting: Setting, model: ModelSpec, gr
         said = "not given" if mode.zero is None else f"{mode.zero}"
         levels = ", ".join(map(str, zero_levels(model.training)))
         return Refusal("training.zero", f"ZeRO level {said}: {group.name!r} can have {levels}")
+    if mode.offload not in group.offloads:
+        where = "on the chips" if mode.offload else "in host memory"
+        return Refusal("training.offload_optimizer", f"the optimizer states of {group.name!r} have to be {where}")
     if tensor * context > group.chips_per_node:
         return Refusal(
             "training.context_parallel",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -46,10 +48,12 @@ class Mode(NamedTuple):
 
     tensor: chips that share each matrix of a stage.
     zero: its ZeRO level; None where there is no choice, and all stages have that of the model file.
+    offload: optimizer states are in host memory, and updated there.
     """
 
     tensor: int
     zero: int | None = None
+    offload: bool = False
 
 
 @dataclass(frozen=True)
@@ -65,6 +69,7 @@ class LayerTable:
     fixed_bytes: communication buffers and the like, once a stage.  usable_bytes: what a stage may use in all.
     buffer_bytes: where the graph branches, bytes beside for each element that the stage receives (`Chain.tensors`).
     fixed_update_s: latency part of the reduction, once a stage.
+    host_bytes: (K,) bytes in host memory, None for none.  usable_host_bytes: what a stage may use of it for one chip.
     """
 
     forward_s: Floats
@@ -80,10 +85,12 @@ class LayerTable:
     usable_bytes: float
     fixed_update_s: float = 0.0
     buffer_bytes: float = 0.0
+    host_bytes: Floats | None = None
+    usable_host_bytes: float = math.inf
 
     def is_never_worse(self, other: LayerTable) -> bool:
         """Whether no stage takes longer or needs more of what it may use."""
-        room = self.usable_bytes >= other.usable_bytes
+        room = self.usable_bytes >= other.usable_bytes and self.host_bytes is None
         return (
             room
             and all(bool((getattr(self, n) <= getattr(other, n)).all()) for n in _ARRAYS)
@@ -170,8 +177,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class ChipGroup:
-    """A node group as the search sees it. price: currency per chip-hour (0 when none is given).  zero_levels: to choose
-    from, as a mode has them.
+    """A node group as the search sees it. price: currency per chip-hour (0 when none is given).  zero_levels, offloads:
+    to choose from, as a mode has them.
     """
 
     name: str
@@ -181,11 +188,12 @@ class ChipGroup:
     tensor_degrees: tuple[int, ...]
     price: float = 0.0
     zero_levels: tuple[int | None, ...] = (None,)
+    offloads: tuple[bool, ...] = (False,)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
         """Every way to run a stage on these chips."""
-        return tuple(Mode(tensor, zero) for tensor in self.tensor_degrees for zero in self.zero_levels)
+        return tuple(Mode(*choice) for choice in product(self.tensor_degrees, self.zero_levels, self.offloads))
 
     def slots_per_node(self, tensor: int, context: int = 1) -> int:
         """Stage replicas that fit one node: a replica's (tensor x context) chips never leave a node unless context

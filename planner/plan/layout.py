@@ -64,7 +64,7 @@ def shapes_of(cost: CostModel, choices: Sequence[PipelineChoice]) -> tuple[Pipel
 def mode_of(cost: CostModel, stage: Stage) -> Mode:
     """How a stage of a plan runs. Where the model file leaves one ZeRO level, saying it and not saying it are one."""
     only = cost.zero_levels[0] if len(cost.zero_levels) == 1 else None
-    return Mode(stage.tensor_parallel, None if stage.zero == only else stage.zero)
+    return Mode(stage.tensor_parallel, None if stage.zero == only else stage.zero, bool(stage.offload_optimizer))
 
 
 def setting_of_shape(setting: Setting, replicas: Sequence[int], num_stages: int) -> Setting:

@@ -18,7 +18,7 @@ from planner.plan.violation import Subject, Violation
 
 if TYPE_CHECKING:
     from planner.cost.breakdown import StageBreakdown
-    from planner.plan.schema import Pipeline, PlanModel, Stage
+    from planner.plan.schema import Pipeline, PlanModel, Stage, StageMemory
 
 __all__ = ["number_violations"]
 
@@ -113,6 +113,7 @@ def _memory_violations(name: str, stage: Stage, breakdown: StageBreakdown, where
     for part, says, needs in sorted(pairs):
         if abs(says - needs) > max(_SLACK_BYTES, _RELATIVE * needs):
             yield Violation("memory-numbers", f"{where}.memory.{part}", f"is {says}, the cost model says {needs}")
+    yield from _host_violations(name, stage, actual, where)
     over = actual.peak_bytes - actual.usable_bytes
     if over > _SLACK_BYTES:
         message = (
@@ -120,6 +121,25 @@ def _memory_violations(name: str, stage: Stage, breakdown: StageBreakdown, where
             f" {format_bytes(actual.usable_bytes)} is usable: {format_bytes(over)} too much"
         )
         yield Violation("memory", f"{where}.memory", message)
+
+
+def _host_violations(name: str, stage: Stage, actual: StageMemory, where: str) -> Iterator[Violation]:
+    """Host memory: stated where states are offloaded, as the cost model has it, and within the share."""
+    from planner.spec.units import format_bytes
+
+    for part in ("host_bytes", "usable_host_bytes"):
+        says, needs = getattr(stage.memory, part), getattr(actual, part)
+        if (says is None) != (needs is None) or abs((says or 0) - (needs or 0)) > max(
+            _SLACK_BYTES, _RELATIVE * (needs or 0)
+        ):
+            yield Violation("memory-numbers", f"{where}.memory.{part}", f"is {says}, the cost model says {needs}")
+    held, usable = actual.host_bytes, actual.usable_host_bytes
+    if held is not None and usable is not None and held - usable > _SLACK_BYTES:
+        message = (
+            f"{name} on {stage.node_group} needs {format_bytes(held)} of host memory a chip, {format_bytes(usable)} is"
+            f" its share: {format_bytes(held - usable)} too much"
+        )
+        yield Violation("memory", f"{where}.memory.host_bytes", message)
 
 
 def _close(stated: float, actual: float) -> bool:

@@ -61,7 +61,7 @@ class RankView:
     several pipelines, where that differs from layer to layer: reduction_groups then speak for routed experts too.
     reduction_groups: for every other weight of the stage's layers.
     tied_groups: for matrices that two layers share and that, in some pipeline of the island, two stages hold.
-    zero: ZeRO level of the stage.
+    zero: ZeRO level of the stage.  offload_optimizer: whether its optimizer states are in host memory.
     first_sequence, num_sequences: this replica's share of each global batch.
     """
 
@@ -95,6 +95,7 @@ class RankView:
     expert_group: tuple[int, ...]
     expert_reduction_group: tuple[int, ...]
     zero: int
+    offload_optimizer: bool
     previous: tuple[int, ...]
     next: tuple[int, ...]
     receives_from: tuple[Peer, ...]
@@ -245,6 +246,7 @@ def _view(plan: Plan, seat: _Seat, chip_rank: int, process_of: Mapping[int, int]
         expert_group=experts,
         expert_reduction_group=same_experts,
         zero=_zero_of(plan, stage),
+        offload_optimizer=bool(stage.offload_optimizer),
         previous=_neighbour(seat, -1, process_of),
         next=_neighbour(seat, +1, process_of),
         receives_from=_peers(

@@ -55,6 +55,14 @@ class PlanModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
+def _without(document: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """A document in which `keys` only stand when there is something: plans without a choice do not speak of it."""
+    for key in keys:
+        if document.get(key) is None:
+            document.pop(key, None)
+    return document
+
+
 class InputDocument(PlanModel):
     """A normalised input, whole, so that the plan can be explained and solved again without its files."""
 
@@ -94,11 +102,19 @@ class StageMemory(PlanModel):
     parts: dict[str, Bytes]
     """Bytes by purpose: weights, gradients, optimizer, activations (of all micro-batches in flight), transient (the
     largest working set) and buffers (what neighbours send)."""
+    host_bytes: Bytes | None = None
+    """Bytes of host memory that one chip's offloaded optimizer states take. Absent: none are offloaded."""
+    usable_host_bytes: Bytes | None = None
+    """One chip's share of the host memory that training may use. Absent with `host_bytes`."""
 
     @property
     def is_tight(self) -> bool:
         """Less than a tenth of what is usable is left: fragmentation or a library's buffer may be too much."""
         return self.peak_bytes > (1 - TIGHT_FRACTION) * self.usable_bytes
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(handler(self), "host_bytes", "usable_host_bytes")
 
 
 class StageTime(PlanModel):
@@ -139,6 +155,8 @@ class Stage(PlanModel):
     """Chips over which routed experts are spread."""
     zero: Annotated[int, Field(ge=0, le=3)] | None = None
     """ZeRO level. Absent where the model file leaves no choice: that of `training.zero`."""
+    offload_optimizer: Literal[True] | None = None
+    """Its optimizer states are in host memory. Absent: on the chips."""
     recompute: dict[str, Literal["selective", "full"]] = Field(default_factory=dict)
     """Layers that keep less than everything for the backward pass; layers that are not named keep all."""
     in_flight: Count
@@ -153,10 +171,7 @@ class Stage(PlanModel):
 
     @model_serializer(mode="wrap")
     def _without_what_is_no_choice(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        document: dict[str, Any] = handler(self)
-        if self.zero is None:
-            document.pop("zero", None)
-        return document
+        return _without(handler(self), "zero", "offload_optimizer")
 
 
 class Transfer(PlanModel):

@@ -175,7 +175,10 @@ def _remedies(
     cluster: Cluster, model: ModelSpec, options: SolveOptions, watch: _Watch
 ) -> Iterator[tuple[str, bool | None]]:
     """Each change in words, and whether a plan was found with it; None where that stayed open."""
+    hosts = any(group.host_memory_bytes is not None for group in cluster.node_groups)
     for text, changed in _model_changes(model):
+        if changed.training.offload_optimizer != model.training.offload_optimizer and not hosts:
+            continue  # no figure says what a host would hold
         found = _find(cluster, changed, options, 1.0, watch)
         yield text, True if isinstance(found, Found) else (False if found == _NONE else None)
     for g, group in enumerate(cluster.node_groups):
@@ -207,6 +210,8 @@ def _model_changes(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
     levels = zero_levels(training)
     for level in range(max(levels) + 1, 4):
         yield f"zero: {', '.join(map(str, levels))} -> {level}", changed(zero=level)
+    if training.offload_optimizer == "never":
+        yield "offload_optimizer: allowed", changed(offload_optimizer="allowed")
     if training.gradients == "fp32" and training.precision != "fp32":
         yield "gradients: compute (changes the training)", changed(gradients="compute")
     if training.optimizer == "adamw":

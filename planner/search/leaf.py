@@ -181,4 +181,9 @@ class Leaf:
 
     def fits(self, stage: int, policies: tuple[tuple[int, ...], ...], received: float = 0.0) -> bool:
         """Whether a stage's memory suffices. received: elements per sequence that it receives (`received`)."""
-        return self.peak_bytes(stage, policies, received) <= self.table(stage).usable_bytes
+        table = self.table(stage)
+        if table.host_bytes is not None:
+            held = sum(sum(per_policy) * float(table.host_bytes[k]) for k, per_policy in enumerate(policies))
+            if held > table.usable_host_bytes:
+                return False
+        return self.peak_bytes(stage, policies, received) <= table.usable_bytes

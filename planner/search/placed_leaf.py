@@ -35,7 +35,9 @@ class PlacedLeaf(Leaf):
             home, limits = self.stages[stage], super().table(stage)
             ways = self._traffic.stage(0, stage)
             table = self._cost.placed_table(home.group, home.mode, self.setting, ways)
-            self._tables[stage] = replace(table, usable_bytes=limits.usable_bytes)
+            self._tables[stage] = replace(
+                table, usable_bytes=limits.usable_bytes, usable_host_bytes=limits.usable_host_bytes
+            )
         return self._tables[stage]
 
     def transfer_of(self, pair: Pair) -> TransferTable:

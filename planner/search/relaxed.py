@@ -30,7 +30,7 @@ __all__ = ["RelaxedProblem"]
 
 @dataclass(frozen=True)
 class RelaxedProblem:
-    """`base` with `memory_scale` times the usable memory of every chip (inf: no limit)."""
+    """`base` with `memory_scale` times the usable memory of every chip and host (inf: no limit)."""
 
     base: MixedProblem
     memory_scale: float
@@ -61,7 +61,12 @@ class RelaxedProblem:
 
     def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
         table = self.base.table(group, mode, setting)
-        return None if table is None else replace(table, usable_bytes=table.usable_bytes * self.memory_scale)
+        if table is None:
+            return None
+        scale = self.memory_scale
+        return replace(
+            table, usable_bytes=table.usable_bytes * scale, usable_host_bytes=table.usable_host_bytes * scale
+        )
 
     def least_layer_s(self, group: int, mode: Mode, setting: Setting) -> Floats | None:
         least = getattr(self.base, "least_layer_s", None)

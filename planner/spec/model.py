@@ -9,10 +9,12 @@ from pydantic import (
     BeforeValidator,
     Discriminator,
     Field,
+    SerializerFunctionWrapHandler,
     Tag,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -132,6 +134,10 @@ class Training(SpecModel):
     """ZeRO level over the data parallel chips: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights. A list:
     levels to choose from, for each node group."""
 
+    offload_optimizer: Literal["never", "allowed", "always"] = "never"
+    """Whether optimizer states live in host memory and are updated there: `allowed` lets each node group choose. Needs
+    `host_memory` and `host_memory_bandwidth` of the node group."""
+
     recompute: _Policies = ("none", "selective", "full")
     """Recompute policies that each layer may choose from."""
 
@@ -190,6 +196,14 @@ class Training(SpecModel):
             why = f"the global batch has {batch} sequences"
             raise refusal(QuantityError("no micro-batch fits the global batch", why, "allow a smaller size"))
         return value
+
+    @model_serializer(mode="wrap")
+    def _without_what_nobody_asks_for(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A document that says nothing new stays as it always was."""
+        document: dict[str, Any] = handler(self)
+        if self.offload_optimizer == "never":
+            document.pop("offload_optimizer", None)
+        return document
 
     @field_validator("master_weights", mode="after")
     @classmethod

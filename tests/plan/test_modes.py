@@ -1,4 +1,4 @@
-"""Plans whose stages have ZeRO levels of their own: written, priced and checked stage by stage."""
+"""Plans whose stages have modes of their own, ZeRO levels and offloaded states: written, priced, checked by stage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.plan import check_plan, parse_plan
 from planner.plan.file import dump_plan
 from planner.plan.schema import Plan
 from tests.plan.mixed import mixed_plan, two
-from tests.plan.small import MODEL, choice, edited, small_plan
+from tests.plan.small import CLUSTER, MODEL, choice, edited, small_plan
 
 LEVELS = MODEL.replace("tokens: 1 B tokens", "tokens: 1 B tokens, zero: [1, 3]")
 
@@ -69,6 +69,59 @@ def test_a_process_knows_the_level_of_its_stage() -> None:
 def test_pipelines_of_several_shapes_have_no_levels_of_their_own() -> None:
     with pytest.raises(AssertionError, match="ZeRO level not given"):
         mixed_plan(two(), model_text=LEVELS)
+
+
+# ---- optimizer states in host memory --------------------------------------------------------------------------------
+
+HOSTS = CLUSTER.replace("nodes: 1}", "nodes: 1, host_memory: HOST, host_memory_bandwidth: 100 GB/s}")
+ALLOWED = MODEL.replace("tokens: 1 B tokens", "tokens: 1 B tokens, offload_optimizer: allowed")
+
+
+def offloaded(host: str = "64 GiB") -> Plan:
+    """Stage 0, on `fast`, has its states in host memory."""
+    stages = choice().stages
+    first = replace(stages[0], mode=Mode(2, offload=True))
+    chosen = replace(choice(), stages=(first, *stages[1:]))
+    return small_plan(ALLOWED, chosen, cluster_text=HOSTS.replace("HOST", host))
+
+
+def test_offloaded_states_are_on_the_host_and_nowhere_else() -> None:
+    plan, plain = offloaded(), small_plan()
+    assert found(plan) == [] and found(parse_plan(dump_plan(plan), "plan.json")) == []
+    (first, *rest), (same, *others) = plan.pipelines[0].stages, plain.pipelines[0].stages
+    assert (first.offload_optimizer, first.memory.parts["optimizer"]) == (True, 0)
+    # 12 bytes a parameter over two replicas leave the chip; with the gradient that arrives 16 are on the host
+    assert first.memory.host_bytes == pytest.approx(same.memory.parts["optimizer"] * 16 / 12, abs=1)
+    assert first.memory.usable_host_bytes == 16 * 2**30
+    assert first.time.optimizer_s > same.time.optimizer_s
+    assert [(s.memory, s.time) for s in rest] == [(s.memory, s.time) for s in others]
+    assert not any(word in dump_plan(plain) for word in ("offload", "host_bytes", "host_memory"))
+
+
+def test_a_group_that_says_nothing_of_its_host_cannot_offload() -> None:
+    texts = found(edited(offloaded(), stage_1={"offload_optimizer": True}))
+    assert any("the optimizer states of 'slow' have to be on the chips" in text for text in texts)
+
+
+def test_what_is_offloaded_without_leave_or_priced_otherwise_is_found() -> None:
+    never = edited(small_plan(cluster_text=HOSTS.replace("HOST", "64 GiB")), stage_0={"offload_optimizer": True})
+    assert any("stages[0].offload_optimizer: is True; the model file allows False" in text for text in found(never))
+    back = found(edited(offloaded(), stage_0={"offload_optimizer": None}))
+    assert any("stages[0].memory.host_bytes" in text for text in back)
+    assert any("stages[0].time.optimizer_s" in text for text in back)
+
+
+def test_host_memory_has_a_limit_and_numbers_that_are_checked() -> None:
+    over = found(offloaded("4 MiB"))
+    assert len(over) == 1 and "of host memory a chip, 1.0 MiB is its share" in over[0]
+    memory = offloaded().pipelines[0].stages[0].memory.model_dump()
+    wrong = edited(offloaded(), stage_0={"memory": memory | {"host_bytes": 5}})
+    assert any("stages[0].memory.host_bytes: is 5, the cost model says" in text for text in found(wrong))
+
+
+def test_a_process_knows_whether_its_states_are_on_the_host() -> None:
+    plan = offloaded()
+    assert [plan.for_rank(rank).offload_optimizer for rank in (0, 4, 8)] == [True, False, False]
 
 
 @pytest.mark.parametrize(

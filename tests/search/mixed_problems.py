@@ -34,6 +34,7 @@ class MixedTables:
     schedules: tuple[str, ...]
     tight: bool
     may_mix: bool = True
+    """Groups with `offloads` have, in host memory, states that take less on the chip and longer to update."""
 
     def __post_init__(self) -> None:
         self.cache: dict[object, object] = {}
@@ -58,7 +59,8 @@ class MixedTables:
     def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
         key = (group, mode, setting)
         if key not in self.cache:
-            self.cache[key] = self._table(group, mode.tensor, setting)
+            table = self._table(group, mode.tensor, setting)
+            self.cache[key] = self._offloaded(table, group) if table is not None and mode.offload else table
         return self.cache[key]  # type: ignore[return-value]
 
     def _table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
@@ -92,6 +94,16 @@ class MixedTables:
             least.fixed_s * rings,
         )
 
+    def _offloaded(self, table: LayerTable, group: int) -> LayerTable:
+        r = self.draw("host", group)
+        return replace(
+            table,
+            static_bytes=table.static_bytes * r.uniform(0.2, 0.8),
+            optimizer_s=table.optimizer_s + table.forward_s * r.choice([0.1, 0.5, 2.0]),
+            host_bytes=np.array([r.uniform(0.5, 1.5) for _ in table.static_bytes]) * GIB,
+            usable_host_bytes=r.choice([0.4, 0.8, 10.0]) * self.chain.num_layers * GIB,
+        )
+
     def least_reduction(self, group: int, tensor: int, replicas: int) -> Reduction:
         r = self.draw("reduce", group, tensor)
         size = r.choice([0.0, 0.2, 1.0]) * 2 * (replicas - 1) / replicas
@@ -116,7 +128,7 @@ class MixedTables:
         return TransferTable(np.array(kinds), np.array(kinds) * r.uniform(0.5, 1.0))
 
 
-def random_mixed_problem(seed: int) -> MixedTables:
+def random_mixed_problem(seed: int, offloads: tuple[bool, ...] = (False,)) -> MixedTables:
     """At most 6 chips in two or three groups, at most 6 layers; memory tight in every second one."""
     r = random.Random(seed)
     num_kinds = r.choice([1, 2])
@@ -127,7 +139,8 @@ def random_mixed_problem(seed: int) -> MixedTables:
     pools += [[(2, 2), (1, 1)], [(1, 2), (1, 2), (1, 1)], [(2, 1), (1, 1), (1, 1)], [(1, 4), (1, 1)], [(3, 1), (3, 1)]]
     shapes = r.choice(pools)
     groups = tuple(
-        ChipGroup(f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2) if t <= c)) for i, (n, c) in enumerate(shapes)
+        ChipGroup(f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2) if t <= c), offloads=offloads)
+        for i, (n, c) in enumerate(shapes)
     )
     schedules = r.choice([("1f1b",), ("1f1b",), ("gpipe",), ("eager_1f1b",), ("1f1b", "gpipe")])
     policies = r.choice([("none",), ("none", "full")])
@@ -185,6 +198,9 @@ def recompute(problem, setting, stages, ends, held):  # type: ignore[no-untyped-
         table = problem.table(g, t, setting)
         counts = Counter(problem.chain.kinds[first:end])
         best = None
+        host = 0.0 if table.host_bytes is None else sum(n * table.host_bytes[i] for i, n in counts.items())
+        if host > table.usable_host_bytes:
+            return None
         options = [
             [
                 (n - x, x) if len(problem.policies) == 2 else (n,)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
@@ -45,12 +45,17 @@ class TableProblem:
 
 
 def random_problem(
-    seed: int, max_layers: int = 7, zero_levels: tuple[int | None, ...] = (None,), equal_modes: float = 0.0
+    seed: int,
+    max_layers: int = 7,
+    zero_levels: tuple[int | None, ...] = (None,),
+    equal_modes: float = 0.0,
+    offloads: tuple[bool, ...] = (False,),
 ) -> TableProblem:
     """At most 4 chips in at most 3 groups, at most `max_layers` layers, two or three recompute policies; memory tight
     in every second one.
 
     zero_levels: with several, a group has tables of its own for each, but in a share `equal_modes` of cases.
+    offloads: with states in host memory layers take less on the chip, updates longer, and the host holds a few.
     """
     r = random.Random(seed)
     num_kinds = r.choice([1, 2, 2, 3])
@@ -62,7 +67,9 @@ def random_problem(
         [[(2, 2)], [(1, 2), (1, 2)], [(2, 1), (1, 2)], [(4, 1)], [(1, 1), (1, 1), (2, 1)], [(3, 1), (1, 1)], [(1, 4)]]
     )
     groups = tuple(
-        ChipGroup(f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2, 4) if c % t == 0), r.uniform(1, 4), zero_levels)
+        ChipGroup(
+            f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2, 4) if c % t == 0), r.uniform(1, 4), zero_levels, offloads
+        )
         for i, (n, c) in enumerate(shapes)
     )
     batch = r.choice([2, 4, 6, 8])
@@ -80,12 +87,15 @@ def random_problem(
                 for mode in group.modes:
                     key = Setting(setting.micro_batch_size, setting.data_parallel, single_stage=single)
                     own = "" if mode.zero is None or r_of(seed, g, mode).random() < equal_modes else f" {mode.zero}"
-                    problem.tables[g, mode, key] = _random_table(
+                    table = _random_table(
                         random.Random(f"{seed} {g} {mode.tensor} {setting} {single}{own}"),
                         num_kinds,
                         len(policies),
                         len(kinds),
                         tight,
+                    )
+                    problem.tables[g, mode, key] = (
+                        _offloaded(table, len(kinds), r_of(seed, g, mode)) if mode.offload else table
                     )
     for g, h in product(range(len(groups)), repeat=2):
         for t, u in product(groups[g].tensor_degrees, groups[h].tensor_degrees):
@@ -101,6 +111,18 @@ def random_problem(
                     if (one.tensor, other.tensor) == (t, u):
                         problem.transfers[g, one, h, other, same] = table
     return problem
+
+
+def _offloaded(table: LayerTable, layers: int, r: random.Random) -> LayerTable:
+    """The table with optimizer states in host memory, of which a stage may use enough for some layers."""
+    held = np.array([r.uniform(0.5, 1.5) for _ in table.static_bytes]) * 2**30
+    return replace(
+        table,
+        static_bytes=table.static_bytes * r.uniform(0.3, 0.9),
+        optimizer_s=table.optimizer_s + table.forward_s * r.choice([0.1, 0.5, 2.0]),
+        host_bytes=held,
+        usable_host_bytes=r.choice([0.3, 0.6, 1.0, 10.0]) * layers * 2**30,
+    )
 
 
 def r_of(*key: object) -> random.Random:
@@ -217,7 +239,8 @@ def _stage_choices(problem, table, k_s, a, b):  # type: ignore[no-untyped-def]
                     memory += n * k_s * table.saved_bytes[q, kind]
                     backward += n * table.recompute_s[q, kind]
                     working = max(working, table.transient_bytes[q, kind])
-        if memory + working <= table.usable_bytes:
+        host = 0.0 if table.host_bytes is None else sum(n * table.host_bytes[k] for k, n in enumerate(per_kind))
+        if memory + working <= table.usable_bytes and host <= table.usable_host_bytes:
             found.append(backward)
     if not found:
         return []

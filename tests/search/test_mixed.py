@@ -41,6 +41,16 @@ def test_the_best_mix_is_that_of_exhaustive_enumeration_on_more_pools(seed: int)
     check_equals_enumeration(seed)
 
 
+def test_the_best_mix_whose_groups_may_offload_is_that_of_exhaustive_enumeration() -> None:
+    chosen = set()
+    for seed in (12, 13, 15, 18, 32, 42, 55, 57, 58, 59):
+        problem = random_mixed_problem(seed, offloads=(False, True))
+        outcome, best = mixes_of(problem), best_mix_by_enumeration(problem)
+        assert close(outcome.step_time, best) and outcome.exhausted and close(outcome.bound, best)
+        chosen |= {kind.mode.offload for entry in outcome.entries for kind in entry.shape.stages}
+    assert chosen == {False, True}
+
+
 @pytest.mark.parametrize("seed", range(0, 60, 6))
 def test_rounds_start_from_the_best_identical_plan_and_bound_every_mix(
     seed: int, monkeypatch: pytest.MonkeyPatch

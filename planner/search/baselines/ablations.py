@@ -96,7 +96,7 @@ class UnlimitedMemory(_Changed):
 
     def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
         table = self.base.table(group, mode, setting)
-        return None if table is None else replace(table, usable_bytes=math.inf)
+        return None if table is None else replace(table, usable_bytes=math.inf, usable_host_bytes=math.inf)
 
 
 class DividedLayers(_Changed):
@@ -133,6 +133,7 @@ class DividedLayers(_Changed):
             backward_weight_s=table.backward_weight_s * part,
             recompute_s=table.recompute_s * part,
             static_bytes=table.static_bytes * part,
+            host_bytes=None if table.host_bytes is None else table.host_bytes * part,
             saved_bytes=table.saved_bytes * part,
             reduction_s=table.reduction_s * part,
             optimizer_s=table.optimizer_s * part,

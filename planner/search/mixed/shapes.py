@@ -19,7 +19,12 @@ from planner.search.splitting import choose_policies
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from planner.cost.tables import ChipGroup, LayerTable, MixedProblem, TransferTable
+
+    Floats = NDArray[np.float64]
 
 __all__ = ["Entry", "Family", "Kind", "MixedLeaf", "Pool", "Shape", "policies_of"]
 
@@ -99,6 +104,7 @@ class _Ranged:
         return replace(
             many,
             static_bytes=np.minimum(many.static_bytes, few.static_bytes),
+            host_bytes=_least(many.host_bytes, few.host_bytes),
             reduction_s=np.minimum(many.reduction_s, few.reduction_s),
             optimizer_s=np.minimum(many.optimizer_s, few.optimizer_s),
             fixed_update_s=min(many.fixed_update_s, few.fixed_update_s),
@@ -108,6 +114,12 @@ class _Ranged:
         self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable:
         return self.base.transfer(source, source_mode, target, target_mode, same_node, setting)
+
+
+def _least(one: Floats | None, other: Floats | None) -> Floats | None:
+    import numpy as np
+
+    return None if one is None or other is None else np.minimum(one, other)
 
 
 @dataclass(frozen=True)
