@@ -85,6 +85,11 @@ def _on_memory(model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> I
             " as fast as the host's memory allows, and weights are copied back, one after another; the chips of a node"
             " share its host_memory and host_memory_bandwidth evenly; latencies of copies are not counted"
         )
+    if model.training.stage_replicas != (1,):
+        yield (
+            "replicas of a stage that share a micro-batch exchange their parts with the neighbouring stages at once,"
+            " every byte once; the transfer ends when the whole micro-batch has arrived"
+        )
     if max(zero_levels(model.training)) >= 2:
         yield "ZeRO-2 and ZeRO-3 scatter gradients after every micro-batch, layer by layer"
 

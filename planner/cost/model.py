@@ -28,6 +28,7 @@ from planner.cost.memory import (
     static_memory,
     transient_bytes,
 )
+from planner.cost.modes import mode_space
 from planner.cost.offload import host_share, offload_s, offloaded_bytes
 from planner.cost.precision import recipe_of, zero_levels
 from planner.cost.sharding import Degrees
@@ -100,7 +101,7 @@ class CostModel:
         self._times: dict[tuple[int, int, int, int, int, bool, Detour], tuple[LayerTimes, LayerTimes]] = {}
         self._least: dict[int, Floats] = {}
         self._numbers: dict[tuple[int, Mode, Setting, StageWays | None], _Numbers | None] = {}
-        self._transfers: dict[tuple[int, int, int, int, bool, int, int, int, Detour], TransferTable] = {}
+        self._transfers: dict[tuple[int, int, tuple[int, ...], bool, int, int, int, Detour], TransferTable] = {}
         self._lines: dict[tuple[int, int], bool] = {}
         self._reductions: dict[tuple[int, tuple[Holder, ...], Setting, int, Detour], Reduction] = {}
 
@@ -118,6 +119,7 @@ class CostModel:
         """
         if refusal(self.groups[group], mode, setting, self._model, self._graph) is not None:
             return None
+        setting = mode.setting(setting)
         times = self._layer_times(group, setting, self._degrees(mode.tensor, setting), FREE)
         key = id(times)
         if key not in self._least:
@@ -153,16 +155,17 @@ class CostModel:
         if setting.mixed:
             setting = replace(setting, data_parallel=1, mixed=False)
         size, context = setting.micro_batch_size, setting.context_parallel
-        source_tensor, target_tensor = source_mode.tensor, target_mode.tensor
+        ways = source_mode.tensor, source_mode.replicas, target_mode.tensor, target_mode.replicas
         sharing = setting.data_parallel if self._share_a_line(source, target) else 1
         if detour is None:
             detour = best_detour(self.uplinks, source, target, setting.data_parallel)
-        key = (source, source_tensor, target, target_tensor, same_node, size, context, sharing, detour)
+        key = (source, target, ways, same_node, size, context, sharing, detour)
         if key not in self._transfers:
             if len(self._transfers) >= _MOST_REDUCTIONS:
                 self._transfers.clear()
             links = {g: self._links_of(g) for g in (source, target)}
-            ends = Ends(source, source_tensor, target, target_tensor, self._stays_inside(source, target, same_node))
+            inside = self._stays_inside(source, target, same_node)
+            ends = Ends(source, source_mode.tensor, target, target_mode.tensor, inside, *ways[1::2])
             self._transfers[key] = transfer_table(
                 self._cluster, self._model, links, self._kinds, self._recipe.weight, ends, setting, detour
             )
@@ -171,9 +174,11 @@ class CostModel:
     @property
     def may_mix(self) -> bool:
         """ZeRO-2 and 3 reduce and gather in every micro-batch, of which mixed shapes run unequal numbers; levels that
-        differ would divide the states of one layer in two ways; expert parallel groups would span shapes.
+        differ would divide the states of one layer in two ways; expert parallel groups would span shapes. Replicas
+        inside a pipeline are equal sequences for all, which mixed shapes are not.
         """
-        return self.zero_levels in ((0,), (1,)) and any(s.expert_parallel == 1 for s in self.settings)
+        alone = all(group.stage_replicas == (1,) for group in self.groups)
+        return alone and self.zero_levels in ((0,), (1,)) and any(s.expert_parallel == 1 for s in self.settings)
 
     @property
     def micro_batch_sizes(self) -> tuple[int, ...]:
@@ -317,6 +322,7 @@ class CostModel:
     @property
     def space(self) -> dict[str, object]:
         """The dimensions of the plan space that the cost model spans, for the plan's `plan_space`."""
+        modes = mode_space(self.groups, self._model.training)
         return {
             "micro_batch_size": sorted({s.micro_batch_size for s in self.settings}),
             "data_parallel": sorted({s.data_parallel for s in self.settings}),
@@ -325,22 +331,15 @@ class CostModel:
             "tensor_parallel": {group.name: list(group.tensor_degrees) for group in self.groups},
             "recompute": list(self.policies),
             "schedules": list(self.schedules),
-            **self._offload_space(),
-            **({"zero": list(self.zero_levels)} if len(self.zero_levels) > 1 else {}),
+            **modes,
             "restrictions": [
                 "tensor_parallel x context_parallel chips of a replica's stage share a node",
                 "all replicas of a stage sit in one node group",
+                *(("in pipelines of one shape a node group has one mode for all its stages",) if modes else ()),
                 *(() if self.uplinks is None else ("stages fill nodes one after another; which nodes, is free",)),
                 *(notice.message for notice in self._left_out),
             ],
         }
-
-    def _offload_space(self) -> dict[str, object]:
-        """Where optimizer states may be, group by group; nothing where nobody asks."""
-        if self._model.training.offload_optimizer == "never":
-            return {}
-        words = {(False,): "never", (True,): "always", (False, True): "either"}
-        return {"offload_optimizer": {group.name: words[group.offloads] for group in self.groups}}
 
     # --- how the numbers are made ----------------------------------------------------------------------------------
 
@@ -417,7 +416,7 @@ class CostModel:
         return self._times[key]
 
     def _make_numbers(self, group: int, mode: Mode, setting: Setting, ways: StageWays | None) -> _Numbers:
-        tensor = mode.tensor
+        tensor, setting = mode.tensor, mode.setting(setting)
         degrees, recipe, kinds = self._degrees(tensor, setting), self._recipe_in(mode), self._kinds
         size, single, padding = setting.micro_batch_size, setting.single_stage, self._padding(tensor)
         slots = self.groups[group].slots_per_node(tensor, setting.context_parallel)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from planner.cost.modes import Refusal, mode_refusal, stage_replicas
 from planner.cost.offload import offload_choices
 from planner.cost.precision import zero_levels
 from planner.cost.sharding import ExpertLayout, expert_layout
@@ -21,13 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["PlanSpace", "Refusal", "chip_groups", "divisors_of", "layout_of", "plan_space", "refusal"]
 
 _MAX_REASONS = 5
-
-
-class Refusal(NamedTuple):
-    """Why a choice is impossible: the input that rules it out, and a sentence."""
-
-    path: str
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -105,6 +99,7 @@ def chip_groups(
     notices: list[Notice] = []
     problems: list[Problem] = []
     levels = zero_levels(model.training)
+    replicas = stage_replicas(cluster, model, graph, notices, problems)
     for node_group, wanted in zip(cluster.node_groups, usable, strict=True):
         degrees: tuple[int, ...] = ()
         offloads: tuple[bool, ...] = (False,)
@@ -121,6 +116,7 @@ def chip_groups(
                 price=node_group.price_per_chip_hour,
                 zero_levels=levels if len(levels) > 1 else (None,),
                 offloads=offloads,
+                stage_replicas=replicas,
             )
         )
     if not problems and not any(group.tensor_degrees for group in groups):
@@ -293,7 +289,7 @@ def _most_stages(possible: Iterable[tuple[ChipGroup, Mode]], setting: Setting, n
     """Stages that each group can hold in the best of its possible modes, at most one a layer."""
     most: dict[str, int] = {}
     for group, mode in possible:
-        stages = group.max_stages(mode.tensor, setting.data_parallel, setting.context_parallel)
+        stages = group.room(mode, setting)
         most[group.name] = max(most.get(group.name, 0), min(stages, num_layers))
     return most
 
@@ -315,13 +311,9 @@ def refusal(group: ChipGroup, mode: Mode, setting: Setting, model: ModelSpec, gr
             "constraints.tensor_parallel",
             f"tensor_parallel {tensor} is no choice on {group.name!r} (possible: {degrees})",
         )
-    if mode.zero not in group.zero_levels:
-        said = "not given" if mode.zero is None else f"{mode.zero}"
-        levels = ", ".join(map(str, zero_levels(model.training)))
-        return Refusal("training.zero", f"ZeRO level {said}: {group.name!r} can have {levels}")
-    if mode.offload not in group.offloads:
-        where = "on the chips" if mode.offload else "in host memory"
-        return Refusal("training.offload_optimizer", f"the optimizer states of {group.name!r} have to be {where}")
+    reason = mode_refusal(group, mode, setting, model.training)
+    if reason is not None:
+        return reason
     if tensor * context > group.chips_per_node:
         return Refusal(
             "training.context_parallel",
@@ -331,14 +323,18 @@ def refusal(group: ChipGroup, mode: Mode, setting: Setting, model: ModelSpec, gr
     sentence = sequence_refusal(graph.sequence_length, tensor, context, model.training.sequence_parallel)
     if sentence is not None:
         return Refusal("training.sequence_length", sentence)
-    if group.max_stages(tensor, 1 if setting.mixed else data, context) < 1:
+    needed = mode.replicas * (1 if setting.mixed else data)
+    if group.max_stages(tensor, needed, context) < 1:
         slots = group.max_stages(tensor, 1, context)
+        if mode.replicas > 1:
+            what = f"data_parallel {data} x {mode.replicas} replicas of a stage: {group.name!r} holds {slots}"
+            return Refusal("training.stage_replicas", f"{what} at tensor_parallel {tensor}")
         return Refusal(
             "constraints.data_parallel",
             f"data_parallel {data} needs {data} replicas of a stage; {group.name!r} holds {slots}"
             f" at tensor_parallel {tensor}",
         )
-    layout = layout_of(tensor, setting, graph)
+    layout = layout_of(tensor, mode.setting(setting), graph)
     return Refusal("training.expert_parallel", layout) if isinstance(layout, str) else None
 
 

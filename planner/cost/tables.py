@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -49,11 +49,26 @@ class Mode(NamedTuple):
     tensor: chips that share each matrix of a stage.
     zero: its ZeRO level; None where there is no choice, and all stages have that of the model file.
     offload: optimizer states are in host memory, and updated there.
+    replicas: chip groups that share each micro-batch of one pipeline, each with its part of the sequences.
     """
 
     tensor: int
     zero: int | None = None
     offload: bool = False
+    replicas: int = 1
+
+    @property
+    def chips(self) -> int:
+        """Chips of a stage of one pipeline, at one chip for each sequence."""
+        return self.tensor * self.replicas
+
+    def setting(self, setting: Setting) -> Setting:
+        """What one replica of a stage in this mode sees of a setting:  b / r sequences, d r data parallel replicas."""
+        if self.replicas == 1:
+            return setting
+        size, rest = divmod(setting.micro_batch_size, self.replicas)
+        assert not rest, "replicas of a stage share whole sequences"
+        return replace(setting, micro_batch_size=size, data_parallel=setting.data_parallel * self.replicas)
 
 
 @dataclass(frozen=True)
@@ -177,8 +192,8 @@ class Chain:
 
 @dataclass(frozen=True)
 class ChipGroup:
-    """A node group as the search sees it. price: currency per chip-hour (0 when none is given).  zero_levels, offloads:
-    to choose from, as a mode has them.
+    """A node group as the search sees it. price: currency per chip-hour (0 when none is given).  zero_levels, offloads,
+    stage_replicas: to choose from, as a mode has them.
     """
 
     name: str
@@ -189,17 +204,23 @@ class ChipGroup:
     price: float = 0.0
     zero_levels: tuple[int | None, ...] = (None,)
     offloads: tuple[bool, ...] = (False,)
+    stage_replicas: tuple[int, ...] = (1,)
 
     @property
     def modes(self) -> tuple[Mode, ...]:
         """Every way to run a stage on these chips."""
-        return tuple(Mode(*choice) for choice in product(self.tensor_degrees, self.zero_levels, self.offloads))
+        choices = product(self.tensor_degrees, self.zero_levels, self.offloads, self.stage_replicas)
+        return tuple(Mode(*choice) for choice in choices)
 
     def slots_per_node(self, tensor: int, context: int = 1) -> int:
         """Stage replicas that fit one node: a replica's (tensor x context) chips never leave a node unless context
         parallelism is larger than the node.
         """
         return self.chips_per_node // (tensor * context)
+
+    def room(self, mode: Mode, setting: Setting) -> int:
+        """Stages in a mode that the group's chips can hold."""
+        return self.max_stages(mode.tensor, setting.data_parallel * mode.replicas, setting.context_parallel)
 
     def max_stages(self, tensor: int, data: int, context: int = 1) -> int:
         """Stages of `data` replicas that the group's chips can hold."""

@@ -187,6 +187,7 @@ def _stage(cost: CostModel, shape: PipelineShape, index: int, breakdown: StageBr
         expert_parallel=setting.expert_parallel,
         zero=stage.mode.zero,
         offload_optimizer=stage.mode.offload or None,
+        replicas=stage.mode.replicas if stage.mode.replicas > 1 else None,
         recompute={name: policy for name, policy in stage.recompute.items() if policy != "none"},
         in_flight=held,
         ranks=tuple(

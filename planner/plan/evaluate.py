@@ -81,7 +81,8 @@ class PipelineShape:
     """What decides a pipeline's numbers.
 
     setting: its data_parallel counts the replicas of all shapes of the plan; `mixed` when there are several shapes.
-    replicas: those of this shape.  places[s][i]: of replica i of stage s.
+    replicas: those of this shape.  places[s][i]: of replica i of stage s; a stage with r replicas of its own in each
+    pipeline has r times as many, those of one pipeline together.
     """
 
     schedule: str
@@ -93,12 +94,13 @@ class PipelineShape:
 
     def chips(self, stage: StageChoice) -> int:
         """Chips of all replicas of a stage."""
-        return stage.tensor * self.setting.context_parallel * self.replicas
+        return stage.mode.chips * self.setting.context_parallel * self.replicas
 
     def same_node(self, a: int, b: int) -> bool:
         """Whether two stages sit in the same node of the same group in every replica."""
-        together = all(x[0] == y[0] for x, y in zip(self.places[a], self.places[b], strict=True))
-        return self.stages[a].group == self.stages[b].group and together
+        if self.stages[a].group != self.stages[b].group:
+            return False
+        return all(x[0] == y[0] for x, y in zip(self.places[a], self.places[b], strict=True))
 
 
 @dataclass(frozen=True)

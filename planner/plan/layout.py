@@ -43,7 +43,7 @@ def shapes_of(cost: CostModel, choices: Sequence[PipelineChoice]) -> tuple[Pipel
     """The choices with their places. Choices that do not fit the chips are the caller's mistake."""
     counts = [choice.num_replicas for choice in choices]
     blocks = [
-        [Block(s.group, s.tensor * choice.setting.context_parallel, n) for s in choice.stages]
+        [Block(s.group, s.tensor * choice.setting.context_parallel, n * s.mode.replicas) for s in choice.stages]
         for choice, n in zip(choices, counts, strict=True)
     ]
     places = places_of(cost.groups, blocks)
@@ -64,7 +64,12 @@ def shapes_of(cost: CostModel, choices: Sequence[PipelineChoice]) -> tuple[Pipel
 def mode_of(cost: CostModel, stage: Stage) -> Mode:
     """How a stage of a plan runs. Where the model file leaves one ZeRO level, saying it and not saying it are one."""
     only = cost.zero_levels[0] if len(cost.zero_levels) == 1 else None
-    return Mode(stage.tensor_parallel, None if stage.zero == only else stage.zero, bool(stage.offload_optimizer))
+    return Mode(
+        stage.tensor_parallel,
+        None if stage.zero == only else stage.zero,
+        bool(stage.offload_optimizer),
+        stage.num_replicas,
+    )
 
 
 def setting_of_shape(setting: Setting, replicas: Sequence[int], num_stages: int) -> Setting:

@@ -57,6 +57,7 @@ def _training_violations(subject: Subject, pipeline: Pipeline, where: str) -> It
     for index, stage in enumerate(pipeline.stages):
         choices.append((f"stages[{index}].zero", levels[0] if stage.zero is None else stage.zero, levels))
         offload = tuple(_OFFLOAD[training.offload_optimizer])
+        choices.append((f"stages[{index}].replicas", stage.num_replicas, training.stage_replicas))
         choices.append((f"stages[{index}].offload_optimizer", bool(stage.offload_optimizer), offload))
     for name, value, allowed in choices:
         if allowed is not None and value not in allowed:

@@ -206,7 +206,10 @@ def _file_order_violations(subject: Subject, shapes: Sequence[PipelineShape]) ->
         return
     where, step = "certificate.solver.file_order_step_s", subject.plan.prediction.step_time_s
     blocks = [
-        [Block(stage.group, stage.tensor * shape.setting.context_parallel, shape.replicas) for stage in shape.stages]
+        [
+            Block(s.group, s.tensor * shape.setting.context_parallel, shape.replicas * s.mode.replicas)
+            for s in shape.stages
+        ]
         for shape in shapes
     ]
     places = places_of(subject.cost.groups, blocks)

@@ -157,13 +157,16 @@ class Stage(PlanModel):
     """ZeRO level. Absent where the model file leaves no choice: that of `training.zero`."""
     offload_optimizer: Literal[True] | None = None
     """Its optimizer states are in host memory. Absent: on the chips."""
+    replicas: Count | None = None
+    """Chip groups that share each micro-batch of one pipeline, each with its part of the sequences. Absent: one."""
     recompute: dict[str, Literal["selective", "full"]] = Field(default_factory=dict)
     """Layers that keep less than everything for the backward pass; layers that are not named keep all."""
     in_flight: Count
     """Micro-batches whose activations the stage holds at its peak."""
     ranks: Annotated[tuple[Annotated[tuple[Index, ...], Field(min_length=1)], ...], Field(min_length=1)]
     """`ranks[i]`: the (tensor x context) chips of replica i, tensor fastest; chips are numbered in the order of the
-    cluster's node groups, nodes and chips, idle ones included."""
+    cluster's node groups, nodes and chips, idle ones included. With `replicas` of its own, those of one pipeline come
+    one after the other."""
     memory: StageMemory
     """Memory of one chip."""
     time: StageTime
@@ -171,7 +174,12 @@ class Stage(PlanModel):
 
     @model_serializer(mode="wrap")
     def _without_what_is_no_choice(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(handler(self), "zero", "offload_optimizer")
+        return _without(handler(self), "zero", "offload_optimizer", "replicas")
+
+    @property
+    def num_replicas(self) -> int:
+        """Chip groups that share each micro-batch of one pipeline."""
+        return self.replicas or 1
 
 
 class Transfer(PlanModel):

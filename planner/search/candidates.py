@@ -97,7 +97,7 @@ class Root:
 
     def max_stages(self, group: int, mode: Mode) -> int:
         """Stages that the group's chips can hold in this mode, at most one a layer, as the limits allow."""
-        chips = self.groups[group].max_stages(mode.tensor, self.setting.data_parallel, self.setting.context_parallel)
+        chips = self.groups[group].room(mode, self.setting)
         return min(chips, self.intervals.num_layers, self.limits.stages.get(group, chips))
 
     @cached_property
@@ -122,14 +122,15 @@ class Root:
 
     def _worth_having(self, group: int, modes: list[Mode]) -> tuple[Mode, ...]:
         """The modes without those that another one of equal chips is never worse than: equal ones keep their first."""
-        if len(modes) == len({mode.tensor for mode in modes}):
+        if len(modes) == len({(mode.tensor, mode.replicas) for mode in modes}):
             return tuple(modes)
         kept: list[Mode] = []
         tables = {mode: self.problem.table(group, mode, self.setting) for mode in modes}
 
         def covers(one: Mode, other: Mode) -> bool:
             a, b = tables[one], tables[other]
-            return one.tensor == other.tensor and a is not None and b is not None and a.is_never_worse(b)
+            alike = (one.tensor, one.replicas) == (other.tensor, other.replicas)
+            return alike and a is not None and b is not None and a.is_never_worse(b)
 
         for i, mode in enumerate(modes):
             later = (other for other in modes[i + 1 :] if not covers(mode, other))

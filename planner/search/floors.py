@@ -49,7 +49,7 @@ class Floors:
         work, per_work = _yardsticks(rows, _layers_by_kind(root.problem))
         if self.prices is not None:
             chips = setting.data_parallel * setting.context_parallel * m
-            prices = np.array([self.prices[g] * mode.tensor * chips for g, mode, _, _ in choices])
+            prices = np.array([self.prices[g] * mode.chips * chips for g, mode, _, _ in choices])
             return float(((prices * per_work).min(axis=1) * work).max())
         longest: dict[int, int] = {}
         for g, _, stages, _ in choices:
@@ -74,7 +74,7 @@ def mix_floor(problem: MixedProblem, limits: Limits) -> float:
             for c, b in ((c, b) for c in contexts for b in problem.micro_batch_sizes):
                 least = _least_layers(problem, g, mode, Setting(b, 1, c))
                 if least is not None:
-                    choices.append((g, least * (mode.tensor * c / b)))
+                    choices.append((g, least * (mode.chips * c / b)))
     if not choices:
         return 0.0
     work, per_work = _yardsticks(np.array([seconds for _, seconds in choices]), _layers_by_kind(problem))

@@ -84,7 +84,7 @@ def _neighbours_in_root(root: Root, order: Order) -> Iterator[Order]:
     for i, (g, t, n) in enumerate(order):
         for mode in root.modes(g):
             if mode != t:
-                yield (*order[:i], (g, mode, max(1, n * t.tensor // mode.tensor)), *order[i + 1 :])
+                yield (*order[:i], (g, mode, max(1, n * t.chips // mode.chips)), *order[i + 1 :])
     used = {g for g, _, _ in order}
     for g in range(len(root.groups)):
         for mode in root.modes(g) if g not in used else ():

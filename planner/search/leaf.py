@@ -101,7 +101,7 @@ class Leaf:
         if a.group != b.group:
             return False
         slots = self.root.groups[a.group].slots_per_node(a.mode.tensor, self.setting.context_parallel)
-        return stays_in_node(a.index, b.index, self.setting.data_parallel, slots)
+        return stays_in_node(a.index, b.index, self.setting.data_parallel * a.mode.replicas, slots)
 
     def chain_times(self, split: Split) -> ChainTimes:
         """Stage and transfer seconds of a split; where the graph branches, of what neighbours send each other at least.

@@ -38,6 +38,8 @@ def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: So
         return "layers that branch are searched over identical pipelines"
     if len(cost.zero_levels) > 1:
         return "with ZeRO levels to choose from, pipelines are of one shape"
+    if any(group.stage_replicas != (1,) for group in cost.groups):
+        return "pipelines whose stages have replicas of their own are of one shape"
     if not cost.may_mix:
         return "ZeRO-2 and 3 and expert parallel groups need equal pipelines"
     return None
@@ -107,13 +109,15 @@ def best_of_all_shapes(
 
 
 def ignored_shapes(model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
-    """A warning where mixes are asked for and layers branch, or ZeRO levels are to be chosen."""
+    """A warning where mixes are asked for and layers branch, or ZeRO levels or replicas are to be chosen."""
     if "shapes" not in model.constraints.model_fields_set or model.constraints.shapes != "mixed":
         return ()
     if cost.chain.tensors is not None:
         why = "a model whose layers branch gets pipelines of one shape"
     elif len(cost.zero_levels) > 1:
         why = "with ZeRO levels to choose from pipelines are of one shape"
+    elif any(group.stage_replicas != (1,) for group in cost.groups):
+        why = "with stage_replicas to choose from pipelines are of one shape"
     else:
         return ()
     return (Notice("shapes", f"constraints.shapes is mixed, but {why}"),)

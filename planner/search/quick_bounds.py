@@ -78,7 +78,7 @@ def least_cost(root: Root, price_per_chip_s: tuple[float, ...]) -> float:
             for mode in base.modes(g):
                 options = base.options(g, mode)
                 assert options is not None
-                chips = mode.tensor * root.setting.data_parallel * root.setting.context_parallel
+                chips = mode.chips * root.setting.data_parallel * root.setting.context_parallel
                 cost = price_per_chip_s[g] * chips * root.micro_batches * options.least_time_per_work
                 cheapest = min(cheapest, cost * base.total_work())
     return 0.0 if cheapest == float("inf") else cheapest

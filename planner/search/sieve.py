@@ -125,7 +125,8 @@ class ShapeSieve:
     def _may_share_a_node(self, choice: Choice) -> bool:
         """Whether the transfer between some two stages of a group can stay inside nodes."""
         setting, group = self.root.setting, self.root.groups[choice.group]
-        return setting.data_parallel < group.slots_per_node(choice.mode.tensor, setting.context_parallel)
+        slots = group.slots_per_node(choice.mode.tensor, setting.context_parallel)
+        return setting.data_parallel * choice.mode.replicas < slots
 
 
 class ShapeTable:

@@ -32,7 +32,7 @@ class Target:
             return 1.0
         chips_per_stage = root.setting.data_parallel * root.setting.context_parallel
         return sum(
-            p * max(mode.tensor, 0) * chips_per_stage * n
+            p * max(mode.chips, 0) * chips_per_stage * n
             for p, mode, n in zip(self.price_per_chip_s, modes, stages, strict=True)
         )
 

@@ -180,6 +180,10 @@ def _pipelines(older: Plan, cost: CostModel) -> tuple[Pipeline, ...]:
             if mode_of(cost, stage) not in group.modes:
                 said = "no ZeRO level of its own" if stage.zero is None else f"ZeRO level {stage.zero}"
                 levels = ", ".join(str(level) for level in cost.zero_levels)
+                if stage.replicas not in group.stage_replicas or bool(stage.offload_optimizer) not in group.offloads:
+                    raise _UnfitError(
+                        f"a stage on {group.name} is replicated or offloaded as these inputs do not allow"
+                    )
                 raise _UnfitError(f"a stage on {group.name} has {said}; possible is {levels}")
     return older.pipelines
 
@@ -242,10 +246,10 @@ def _why_not(root: Root, order: Order) -> str:
     """What keeps a shape out of the root's space: chips where they are too few, else what the user pinned."""
     base = root.single_stage() if sum(n for _, _, n in order) == 1 else root
     for g, t, n in order:
-        room = base.groups[g].max_stages(t.tensor, root.setting.data_parallel, root.setting.context_parallel)
+        room = base.groups[g].room(t, root.setting)
         name = base.groups[g].name
         if n > room:
-            width = t.tensor * root.setting.context_parallel
+            width = t.chips * root.setting.context_parallel
             need = f"{n} stages of {root.setting.data_parallel} x {width} chips"
             return f"{need} do not fit {name}, which has room for {room}"
         if t not in base.modes(g):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -103,6 +104,18 @@ _Numbers = Annotated[
     AfterValidator(distinct),
     AfterValidator(lambda numbers: tuple(sorted(numbers))),
 ]
+
+
+def _divide_each_other(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Stages that send each other tensors split them evenly."""
+    for small, large in pairwise(numbers):
+        if large % small:
+            why = "sequences go from the replicas of one stage to those of the next in equal parts"
+            raise refusal(QuantityError(f"{small} does not divide {large}", why, "use numbers such as [1, 2, 4]"))
+    return numbers
+
+
+_StageReplicas = Annotated[_Numbers, AfterValidator(_divide_each_other)]
 _Flag = Annotated[bool, Field(strict=True)]
 
 
@@ -162,6 +175,10 @@ class Training(SpecModel):
     dropout: _Flag | None = None
     """Whether dropout masks are kept. Absent: as the architecture has it."""
 
+    stage_replicas: _StageReplicas = Field(default=(1,), examples=["[1, 2, 4]"])
+    """How many chip groups may share each micro-batch of one pipeline's stage, each with its part of the sequences, to
+    choose from for each node group: stages of one pipeline then differ in their data parallel degree."""
+
     tokens: Tokens | None = Field(default=None, examples=["15 T tokens"])
     """Tokens to train on, e.g. `15 T tokens`: turns a plan into days and total cost."""
 
@@ -203,6 +220,8 @@ class Training(SpecModel):
         document: dict[str, Any] = handler(self)
         if self.offload_optimizer == "never":
             document.pop("offload_optimizer", None)
+        if self.stage_replicas == (1,):
+            document.pop("stage_replicas", None)
         return document
 
     @field_validator("master_weights", mode="after")

@@ -115,6 +115,7 @@ class Training:
     loss: str = "plain"
     dropout: bool | None = None
     offload_optimizer: str = "never"
+    stage_replicas: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True)

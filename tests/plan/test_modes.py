@@ -1,4 +1,4 @@
-"""Plans whose stages have modes of their own, ZeRO levels and offloaded states: written, priced, checked by stage."""
+"""Plans whose stages have modes of their own (ZeRO level, offloaded states, replicas): written, priced, checked."""
 
 from __future__ import annotations
 

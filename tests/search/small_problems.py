@@ -50,11 +50,13 @@ def random_problem(
     zero_levels: tuple[int | None, ...] = (None,),
     equal_modes: float = 0.0,
     offloads: tuple[bool, ...] = (False,),
+    stage_replicas: tuple[int, ...] = (1,),
 ) -> TableProblem:
     """At most 4 chips in at most 3 groups, at most `max_layers` layers, two or three recompute policies; memory tight
     in every second one.
 
     zero_levels: with several, a group has tables of its own for each, but in a share `equal_modes` of cases.
+    stage_replicas: stages of r replicas have tables and transfers of their own, where r divides the micro-batch.
     offloads: with states in host memory layers take less on the chip, updates longer, and the host holds a few.
     """
     r = random.Random(seed)
@@ -68,7 +70,8 @@ def random_problem(
     )
     groups = tuple(
         ChipGroup(
-            f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2, 4) if c % t == 0), r.uniform(1, 4), zero_levels, offloads
+            *(f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2, 4) if c % t == 0), r.uniform(1, 4)),
+            *(zero_levels, offloads, stage_replicas),
         )
         for i, (n, c) in enumerate(shapes)
     )
@@ -84,9 +87,10 @@ def random_problem(
     for setting in settings:
         for single in (False, True):
             for g, group in enumerate(groups):
-                for mode in group.modes:
+                for mode in (mode for mode in group.modes if setting.micro_batch_size % mode.replicas == 0):
                     key = Setting(setting.micro_batch_size, setting.data_parallel, single_stage=single)
                     own = "" if mode.zero is None or r_of(seed, g, mode).random() < equal_modes else f" {mode.zero}"
+                    own += f" x {mode.replicas}" if mode.replicas > 1 else ""
                     table = _random_table(
                         random.Random(f"{seed} {g} {mode.tensor} {setting} {single}{own}"),
                         num_kinds,
@@ -109,7 +113,9 @@ def random_problem(
                 )
                 for one, other in product(groups[g].modes, groups[h].modes):
                     if (one.tensor, other.tensor) == (t, u):
-                        problem.transfers[g, one, h, other, same] = table
+                        factor = 2 / (one.replicas + other.replicas)
+                        own_table = TransferTable(factor * table.forward_s, factor * table.backward_s)
+                        problem.transfers[g, one, h, other, same] = own_table
     return problem
 
 
@@ -164,20 +170,18 @@ def shapes_of(problem: TableProblem, setting: Setting) -> Iterator[tuple[tuple[i
             + [
                 (t, n)
                 for t in group.modes
-                for n in range(
-                    1,
-                    min(
-                        problem.chain.num_layers,
-                        group.nodes * (group.chips_per_node // t.tensor) // setting.data_parallel,
-                    )
-                    + 1,
-                )
+                if setting.micro_batch_size % t.replicas == 0
+                for n in range(1, min(problem.chain.num_layers, _room(group, t, setting)) + 1)
             ]
         )
     for picked in product(*choices):
         active = [(g, *c) for g, c in enumerate(picked) if c is not None]
         if active and sum(n for _, _, n in active) <= problem.chain.num_layers:
             yield from permutations(active)
+
+
+def _room(group: ChipGroup, mode: Mode, setting: Setting) -> int:
+    return group.nodes * (group.chips_per_node // mode.tensor) // (setting.data_parallel * mode.replicas)
 
 
 def best_by_enumeration(problem: TableProblem, prices: tuple[float, ...] | None = None) -> float:
@@ -189,7 +193,7 @@ def best_by_enumeration(problem: TableProblem, prices: tuple[float, ...] | None 
             for order in shapes_of(problem, setting):
                 weight = 1.0
                 if prices is not None:
-                    weight = sum(prices[g] * t.tensor * n * setting.data_parallel for g, t, n in order)
+                    weight = sum(prices[g] * t.chips * n * setting.data_parallel for g, t, n in order)
                 best = min(best, weight * _best_of_shape(problem, setting, schedule, m, order))
     return best
 
@@ -203,7 +207,7 @@ def _best_of_shape(problem, setting, schedule, m, order):  # type: ignore[no-unt
     boundaries = []
     for (g, t, j), (h, u, _) in pairwise(stages):
         slots = problem.groups[g].chips_per_node // t.tensor
-        same = g == h and not crosses_node(j, setting.data_parallel, slots)
+        same = g == h and not crosses_node(j, setting.data_parallel * t.replicas, slots)
         boundaries.append(problem.transfers[g, t, h, u, same])
     options = {
         (s, a, b): _stage_choices(problem, tables[s], k[s], a, b)

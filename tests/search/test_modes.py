@@ -18,7 +18,15 @@ TOLERANCE = 2e-6
 """`gap` 0 asks for the optimum to 1e-6."""
 
 
-@pytest.mark.parametrize("choices", [{"zero_levels": (1, 3), "equal_modes": 0.3}, {"offloads": (False, True)}])
+CHOICES: list[dict[str, Any]] = [
+    {"zero_levels": (1, 3), "equal_modes": 0.3},
+    {"offloads": (False, True)},
+    {"stage_replicas": (1, 2)},
+    {"stage_replicas": (2,)},
+]
+
+
+@pytest.mark.parametrize("choices", CHOICES)
 @pytest.mark.parametrize("first_seed", range(0, 24, 12))
 def test_search_over_modes_equals_exhaustive_enumeration(first_seed: int, choices: dict[str, Any]) -> None:
     for seed in range(first_seed, first_seed + 12):

@@ -187,7 +187,7 @@ class RuleSearch:
     def _weight(self, group: int, mode: Mode) -> float:
         if not self.rule.by_flops:
             return 1.0
-        return (self.cost.peak_flops_per_s(group) or 0.0) * mode.tensor
+        return (self.cost.peak_flops_per_s(group) or 0.0) * mode.chips
 
     def _least_time(self, root: Root, order: Order, ends: tuple[int, ...]) -> float:
         """The way in to a stage, all its micro-batches, the way out; nothing recomputed:

@@ -65,7 +65,7 @@ def ways_of(root: Root) -> Ways:
 
 
 def _chips(root: Root, mode: Mode) -> int:
-    return mode.tensor * root.setting.data_parallel * root.setting.context_parallel
+    return mode.chips * root.setting.data_parallel * root.setting.context_parallel
 
 
 def _full_share(root: Root, backward_share: float, most: int) -> float:
