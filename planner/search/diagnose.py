@@ -16,7 +16,6 @@ from planner.search.relaxed import RelaxedProblem
 
 if TYPE_CHECKING:
     from planner.cost.model import CostModel
-    from planner.cost.tables import Mode
     from planner.search.solve import SolveOptions
     from planner.spec import Cluster, ModelSpec
 
@@ -130,10 +129,14 @@ def _worst_stage(cluster: Cluster, cost: CostModel, outcome: Outcome) -> str:
     lacking = []
     received = leaf.received(split.ends)
     for s, stage in enumerate(leaf.stages):
-        usable = cost_usable(cost, stage.group, stage.mode, leaf.setting)
+        table = cost.table(stage.group, stage.mode, leaf.setting)
+        assert table is not None
         need = leaf.peak_bytes(s, split.policies[s], received[s])
-        lacking.append((need - usable, s, need, usable))
-    missing, s, need, usable = max(lacking)
+        lacking.append((need - table.usable_bytes, s, need, table.usable_bytes, ""))
+        if table.host_bytes is not None:
+            held = leaf.host_bytes(s, split.policies[s])
+            lacking.append((held - table.usable_host_bytes, s, held, table.usable_host_bytes, " of host memory"))
+    missing, s, need, usable, what = max(lacking)
     first, end = split.bounds(s)
     names = cost.chain.names
     layers = names[first] if end - first == 1 else f"{names[first]} to {names[end - 1]}"
@@ -142,8 +145,8 @@ def _worst_stage(cluster: Cluster, cost: CostModel, outcome: Outcome) -> str:
     return (
         f"nearest: stage {s} of {leaf.num_stages} on {group.chip} ({group.name}, tensor_parallel {stage.mode.tensor}, "
         f"data_parallel {leaf.setting.data_parallel}, micro_batch_size {leaf.setting.micro_batch_size}) with {layers} "
-        f"needs {format_bytes(need)} a chip; {format_bytes(usable)} is usable: {format_bytes(missing)} missing; "
-        f"{_largest_parts(cost, outcome, s)}"
+        f"needs {format_bytes(need)}{what} a chip; {format_bytes(usable)} is usable: {format_bytes(missing)} missing"
+        + ("" if what else f"; {_largest_parts(cost, outcome, s)}")
     )
 
 
@@ -161,23 +164,17 @@ def _largest_parts(cost: CostModel, outcome: Outcome, s: int) -> str:
     return "largest parts: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
 
 
-def cost_usable(cost: CostModel, group: int, mode: Mode, setting: object) -> float:
-    """Usable bytes of a chip, unscaled."""
-    from planner.cost.tables import Setting
-
-    assert isinstance(setting, Setting)
-    table = cost.table(group, mode, setting)
-    assert table is not None
-    return table.usable_bytes
-
-
 def _remedies(
     cluster: Cluster, model: ModelSpec, options: SolveOptions, watch: _Watch
 ) -> Iterator[tuple[str, bool | None]]:
     """Each change in words, and whether a plan was found with it; None where that stayed open."""
     hosts = any(group.host_memory_bytes is not None for group in cluster.node_groups)
     for text, changed in _model_changes(model):
-        if changed.training.offload_optimizer != model.training.offload_optimizer and not hosts:
+        if (
+            changed.training.offload_optimizer == "allowed"
+            and model.training.offload_optimizer == "never"
+            and not hosts
+        ):
             continue  # no figure says what a host would hold
         found = _find(cluster, changed, options, 1.0, watch)
         yield text, True if isinstance(found, Found) else (False if found == _NONE else None)
@@ -210,7 +207,7 @@ def _model_changes(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
     levels = zero_levels(training)
     for level in range(max(levels) + 1, 4):
         yield f"zero: {', '.join(map(str, levels))} -> {level}", changed(zero=level)
-    if training.offload_optimizer == "never":
+    if training.offload_optimizer != "allowed":
         yield "offload_optimizer: allowed", changed(offload_optimizer="allowed")
     if training.gradients == "fp32" and training.precision != "fp32":
         yield "gradients: compute (changes the training)", changed(gradients="compute")

@@ -182,8 +182,13 @@ class Leaf:
     def fits(self, stage: int, policies: tuple[tuple[int, ...], ...], received: float = 0.0) -> bool:
         """Whether a stage's memory suffices. received: elements per sequence that it receives (`received`)."""
         table = self.table(stage)
-        if table.host_bytes is not None:
-            held = sum(sum(per_policy) * float(table.host_bytes[k]) for k, per_policy in enumerate(policies))
-            if held > table.usable_host_bytes:
-                return False
+        if self.host_bytes(stage, policies) > table.usable_host_bytes:
+            return False
         return self.peak_bytes(stage, policies, received) <= table.usable_bytes
+
+    def host_bytes(self, stage: int, policies: tuple[tuple[int, ...], ...]) -> float:
+        """Host memory of a stage."""
+        table = self.table(stage)
+        if table.host_bytes is None:
+            return 0.0
+        return sum(sum(per_policy) * float(table.host_bytes[k]) for k, per_policy in enumerate(policies))

@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from planner.cost.tables import Mode
-from planner.errors import InputError
+from planner.cost.tables import Mode, Setting
+from planner.errors import InfeasibleError, InputError
 from planner.plan import check_plan, parse_plan
 from planner.plan.file import dump_plan
 from planner.plan.schema import Plan
+from planner.search import SolveOptions, solve
+from planner.spec import parse_cluster, parse_model
 from tests.plan.mixed import mixed_plan, two
 from tests.plan.small import CLUSTER, MODEL, choice, edited, small_plan
 
@@ -122,6 +124,86 @@ def test_host_memory_has_a_limit_and_numbers_that_are_checked() -> None:
 def test_a_process_knows_whether_its_states_are_on_the_host() -> None:
     plan = offloaded()
     assert [plan.for_rank(rank).offload_optimizer for rank in (0, 4, 8)] == [True, False, False]
+
+
+def test_where_host_memory_is_what_is_missing_solve_says_so_and_what_helps() -> None:
+    cluster = parse_cluster(HOSTS.replace("HOST", "4 MiB"), "c.yaml")
+    always = ALLOWED.replace("allowed", "always") + "constraints: {idle: [slow], shapes: identical}\n"
+    with pytest.raises(InfeasibleError) as caught:
+        solve(cluster, parse_model(always, "m.yaml"), SolveOptions(time_limit_s=10))
+    said = str(caught.value)
+    assert "of host memory a chip; 1.0 MiB is usable" in said and "offload_optimizer: allowed" in said
+
+
+# ---- replicas of a stage that share each micro-batch ----------------------------------------------------------------
+
+SHARED = MODEL.replace("tokens: 1 B tokens", "tokens: 1 B tokens, stage_replicas: [1, 2]")
+
+
+def shared() -> Plan:
+    """Two pipelines with micro-batches of 2: stage 0 on 0 1 | 2 3 of `fast`, a sequence a chip; the others as ever."""
+    first, *rest = choice().stages
+    return small_plan(SHARED, replace(choice(), stages=(replace(first, mode=Mode(1, replicas=2)), *rest)))
+
+
+def test_a_stage_whose_replicas_share_micro_batches_passes() -> None:
+    plan = shared()
+    assert found(plan) == [] and found(parse_plan(dump_plan(plan), "plan.json")) == []
+    first, second, _ = plan.pipelines[0].stages
+    assert (first.replicas, first.ranks) == (2, ((0,), (1,), (2,), (3,)))
+    assert (second.replicas, second.ranks) == (None, ((4, 5), (6, 7)))
+    # a chip has one sequence, and its gradients go round all four: as with micro-batches of 1 and four pipelines
+    single = tuple(replace(stage, mode=Mode(1)) for stage in choice().stages)
+    same = small_plan(chosen=replace(choice(), setting=Setting(1, 4), stages=single)).pipelines[0].stages[0]
+    assert (first.memory, first.time, first.in_flight) == (same.memory, same.time, same.in_flight)
+    stages = small_plan().model_dump(mode="json")["islands"][0]["pipelines"][0]["stages"]
+    assert not any({"replicas", "zero", "offload_optimizer"} & set(stage) for stage in stages)
+
+
+def test_chips_that_do_not_match_the_replicas_of_a_stage_are_found() -> None:
+    alone = found(edited(shared(), stage_0={"replicas": None}))
+    assert any("has ranks for 4 replicas, the pipeline has 2" in text for text in alone)
+    half = found(edited(shared(), stage_0={"ranks": [[0], [1]]}))
+    assert any("has ranks for 2 replicas, the pipeline has 2 x 2 of the stage" in text for text in half)
+
+
+def test_replicas_that_the_model_file_does_not_allow_are_found() -> None:
+    plan = edited(small_plan(), stage_0={"replicas": 2, "tensor_parallel": 1, "ranks": [[0], [1], [2], [3]]})
+    texts = found(plan)
+    assert any("stages[0].replicas: is 2; the model file allows 1" in text for text in texts)
+    assert any("2 replicas of a stage are no choice on 'fast' (possible: 1)" in text for text in texts)
+
+
+def test_a_process_knows_its_part_and_whom_it_shares_with() -> None:
+    plan = shared()
+    views = [plan.for_rank(rank) for rank in range(12)]
+    assert [(v.replica, v.stage_replica, v.stage_replicas) for v in views[:4]] == [
+        (0, 0, 2),
+        (0, 1, 2),
+        (1, 0, 2),
+        (1, 1, 2),
+    ]
+    assert [v.next for v in views[:4]] == [(4, 5), (4, 5), (6, 7), (6, 7)]
+    assert (views[4].previous, views[6].previous) == ((0, 1), (2, 3))
+    assert views[4].receives_from[0].ranks == (0, 1)
+    assert {group.ranks for group in views[1].reduction_groups} == {(0, 1, 2, 3)}
+    assert [(v.first_sequence, v.num_sequences) for v in (views[1], views[2])] == [(0, 16), (16, 16)]
+
+
+def test_with_more_modes_to_choose_from_solve_finds_no_worse_plan() -> None:
+    cluster = parse_cluster(HOSTS.replace("HOST", "64 GiB"), "c.yaml")
+    one = MODEL + "constraints: {shapes: identical}\n"
+    more = one.replace(
+        "tokens: 1 B tokens", "tokens: 1 B tokens, zero: [1, 3], offload_optimizer: allowed, stage_replicas: [1, 2]"
+    )
+    plain, wide = (solve(cluster, parse_model(text, "m.yaml"), SolveOptions(gap=0.0)).plan for text in (one, more))
+    assert wide.prediction.step_time_s <= plain.prediction.step_time_s * (1 + 1e-6)
+    assert found(wide) == []
+    space = wide.certificate.plan_space
+    assert space["zero"] == [1, 3]
+    assert space["offload_optimizer"] == {"fast": "either", "slow": "never"}
+    assert space["stage_replicas"] == {"fast": [1, 2], "slow": [1, 2]}
+    assert not {"zero", "offload_optimizer", "stage_replicas"} & set(plain.certificate.plan_space)
 
 
 @pytest.mark.parametrize(
