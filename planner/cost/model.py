@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -29,7 +28,7 @@ from planner.cost.memory import (
     transient_bytes,
 )
 from planner.cost.modes import mode_space
-from planner.cost.offload import host_share, offload_s, offloaded_bytes
+from planner.cost.offload import host_share, on_host
 from planner.cost.precision import recipe_of, zero_levels
 from planner.cost.sharding import Degrees
 from planner.cost.space import layout_of, micro_batch_sizes, plan_space, refusal
@@ -425,11 +424,6 @@ class CostModel:
         arithmetic, collectives = self._layer_times(group, setting, degrees, ways.all_to_all)
         reduced = reduction(kinds, recipe, degrees, rings, single, padding)
         static = static_memory(kinds, recipe, degrees, single, padding)
-        updated = optimizer_s(kinds, recipe, degrees, self._rates(group), single, padding)
-        host = host_share(self._cluster, group) if mode.offload else None
-        if host is not None:
-            static = replace(static, optimizer=0.0 * static.optimizer)
-            updated = offload_s(kinds, recipe, degrees, host, single, padding)
         times = arithmetic + collectives
         table = LayerTable(
             forward_s=times.forward_s + reduced.forward_s,
@@ -440,14 +434,15 @@ class CostModel:
             saved_bytes=saved_bytes(kinds, degrees, recipe.weight, size, padding),
             transient_bytes=transient_bytes(kinds, recipe, degrees, size, padding),
             reduction_s=reduced.reduction_s,
-            optimizer_s=updated,
+            optimizer_s=optimizer_s(kinds, recipe, degrees, self._rates(group), single, padding),
             fixed_bytes=0.0 if single else boundary_buffers_bytes(kinds, degrees, recipe.weight, size),
             usable_bytes=self._usable_bytes(group),
             fixed_update_s=reduced.fixed_s,
             buffer_bytes=0.0 if single else element_buffer_bytes(kinds, degrees, recipe.weight, size),
-            host_bytes=None if host is None else offloaded_bytes(kinds, recipe, degrees, single, padding),
-            usable_host_bytes=math.inf if host is None else host.usable_bytes,
         )
+        if mode.offload:
+            static = replace(static, optimizer=0.0 * static.optimizer)
+            table = on_host(table, static, host_share(self._cluster, group), (kinds, recipe, degrees, single, padding))
         return _Numbers(table, static, collectives)
 
     def _rings(self, group: int, slots: int, degrees: Degrees, setting: Setting, ways: StageWays) -> Rings:

@@ -12,7 +12,7 @@ cannot keep up is slower). All chips of a node update at once and share memory a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planner.cost.kinds import SHARDINGS
@@ -28,14 +28,16 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from planner.cost.kinds import KindArrays
+    from planner.cost.memory import StaticMemory
     from planner.cost.precision import Recipe, WeightClass
     from planner.cost.sharding import Degrees
+    from planner.cost.tables import LayerTable
     from planner.graph.layers import LayerGraph
     from planner.spec import Cluster, ModelSpec
 
     Floats = NDArray[np.float64]
 
-__all__ = ["HostShare", "host_share", "offload_choices", "offload_s", "offloaded_bytes"]
+__all__ = ["HostShare", "host_share", "offload_choices", "on_host"]
 
 
 @dataclass(frozen=True)
@@ -99,40 +101,40 @@ def _obstacle(cluster: Cluster, model: ModelSpec, graph: LayerGraph, group: int)
     return f"the group does not say its {' and '.join(missing)}" if missing else None
 
 
-def offloaded_bytes(kinds: KindArrays, recipe: Recipe, degrees: Degrees, single_stage: bool, padding: float) -> Floats:
-    """(K,) bytes of host memory that a layer takes for one chip:  trained parameters * bytes per parameter."""
-    return _of_trained(kinds, recipe.host_bytes, degrees, single_stage, padding)
+_Held = tuple["KindArrays", "Recipe", "Degrees", bool, float]
+"""What a chip holds: kinds, recipe, degrees, single_stage, padding (see `held_parameters`)."""
 
 
-def offload_s(
-    kinds: KindArrays, recipe: Recipe, degrees: Degrees, host: HostShare, single_stage: bool, padding: float
-) -> Floats:
-    """(K,) seconds of gradients to the host, the optimizer's step there, and weights back, one after another:
+def on_host(table: LayerTable, static: StaticMemory, host: HostShare, held: _Held) -> LayerTable:
+    """The table of a stage whose optimizer states are in host memory. static: what stays on the chip.
 
+    host_bytes: what the update needs there.   optimizer_s:  gradients to the host, the optimizer there, weights back:
     copied / copy rate + bytes touched / the chip's share of the host's memory bandwidth
     """
+    recipe = held[1]
 
     def seconds(weight_class: WeightClass, replicas: int) -> float:
         copied, touched = recipe.copied_bytes(replicas), recipe.update_traffic(weight_class, replicas)
         return copied / host.copy_bytes_per_s + touched / host.memory_bytes_per_s
 
-    return _of_trained(kinds, seconds, degrees, single_stage, padding)
+    return replace(
+        table,
+        static_bytes=static.total,
+        optimizer_s=_of_trained(held, seconds),
+        host_bytes=_of_trained(held, recipe.host_bytes),
+        usable_host_bytes=host.usable_bytes,
+    )
 
 
-def _of_trained(
-    kinds: KindArrays,
-    per_parameter: Callable[[WeightClass, int], float],
-    degrees: Degrees,
-    single_stage: bool,
-    padding: float,
-) -> Floats:
+def _of_trained(held: _Held, per_parameter: Callable[[WeightClass, int], float]) -> Floats:
     """(K,) sums over the trained parameters on a chip of what one takes, by its class and its weight's replicas."""
     import numpy as np
 
+    kinds, _, degrees, single_stage, padding = held
     rows = kinds.weights
-    held = held_parameters(kinds, degrees, single_stage, padding) * rows.trained
+    parameters = held_parameters(kinds, degrees, single_stage, padding) * rows.trained
     each = [
         per_parameter(weight_class, degrees.weight_replicas(SHARDINGS[sharding]))
         for weight_class, sharding in zip(weight_classes(rows), rows.sharding, strict=True)
     ]
-    return kinds.per_kind(rows.kind, held * np.array(each))
+    return kinds.per_kind(rows.kind, parameters * np.array(each))

@@ -105,12 +105,18 @@ class LayerTable:
 
     def is_never_worse(self, other: LayerTable) -> bool:
         """Whether no stage takes longer or needs more of what it may use."""
-        room = self.usable_bytes >= other.usable_bytes and self.host_bytes is None
+        room = self.usable_bytes >= other.usable_bytes and self._host_is_no_worse(other)
         return (
             room
             and all(bool((getattr(self, n) <= getattr(other, n)).all()) for n in _ARRAYS)
             and all(getattr(self, n) <= getattr(other, n) for n in _NUMBERS)
         )
+
+    def _host_is_no_worse(self, other: LayerTable) -> bool:
+        if self.host_bytes is None or other.host_bytes is None:
+            return self.host_bytes is None
+        room = self.usable_host_bytes >= other.usable_host_bytes
+        return room and bool((self.host_bytes <= other.host_bytes).all())
 
 
 _ARRAYS = (

@@ -73,6 +73,16 @@ def test_with_zero_2_rings_and_transfers_are_on_the_uplinks_together():
     assert together.boundary(0, (0, 1)).bytes_per_s == together.stage(0, 0).dense.bytes_per_s == 1e9
 
 
+def test_a_stage_that_reduces_in_every_micro_batch_shares_with_transfers_and_one_that_waits_does_not():
+    # two racks, both stages in both; the boundary crosses twice. In a micro-batch: two crossings and the ring of the
+    # first; after the last one: both rings
+    first, second = replace(stage(0, 1), reduces_always=True), stage(1, 0)
+    traffic = Traffic(two_racks(), [(first, second)], [(0,), (1,)])
+    assert traffic.boundary(0, (0, 1)).bytes_per_s == pytest.approx(4e9 / 3)
+    assert traffic.stage(0, 0).dense.bytes_per_s == pytest.approx(4e9 / 3)
+    assert traffic.stage(0, 1).dense.bytes_per_s == pytest.approx(4e9 / 2)
+
+
 def test_an_all_to_all_sends_what_leaves_the_rack():
     # four chips, two in each rack: each sends 2/3 of what it sends to the other rack, 2 x 2/3 = 4/3 shares in all
     spread = StageTraffic((0, 0, 1, 1), 1, 1, ExpertLayout(1, 4, 1, 4))
