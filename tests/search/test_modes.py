@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
 
+from planner.cost.model import CostModel
 from planner.cost.tables import Mode
+from planner.graph import build_graph
 from planner.search.candidates import Limits, Root
 from planner.search.driver import SearchSettings, search
 from planner.search.intervals import Intervals
-from tests.search.small_problems import best_by_enumeration, random_problem
+from planner.spec import parse_cluster, parse_model
+from tests.search.small_problems import TableProblem, best_by_enumeration, random_problem
 
 TOLERANCE = 2e-6
 """`gap` 0 asks for the optimum to 1e-6."""
@@ -80,3 +84,65 @@ def test_of_equal_modes_the_first_is_kept_and_a_worse_one_goes() -> None:
     problem.tables[0, mode, problem.settings[0]] = replace(slow, forward_s=2 * slow.forward_s)
     again = Root(problem, Intervals(problem.chain), problem.settings[0], problem.schedules[0], Limits())
     assert mode not in again.modes(0) and Mode(1, 3) in again.modes(0)
+
+
+# ---- every mode at once, with the numbers of the cost model ----------------------------------------------------------
+
+CLUSTER = """
+name: t
+node_groups:
+  - {name: fast, chip: quick, nodes: 1, host_memory: 1 GiB, host_memory_bandwidth: 50 GB/s}
+  - {name: slow, chip: steady, nodes: 2, host_memory: 30 MiB, host_memory_bandwidth: 50 GB/s}
+chips:
+  quick: {memory: FAST MiB, peak: {bf16: 100 TFLOPS}, memory_bandwidth: 1 TB/s, chips_per_node: 2,
+          host_staging: 20 GB/s, intra_node: {bandwidth: 100 GB/s, latency: 3 us},
+          nic: {bandwidth: 100 Gbps, latency: 5 us}}
+  steady: {memory: SLOW MiB, peak: {bf16: 50 TFLOPS}, memory_bandwidth: 500 GB/s, chips_per_node: 1,
+           host_staging: 10 GB/s, nic: {bandwidth: 50 Gbps, latency: 5 us}}
+"""
+MODEL = """
+name: toy
+model:
+  dimensions:
+    {num_hidden_layers: 3, hidden_size: 512, num_attention_heads: 8, intermediate_size: 1024, vocab_size: 1024}
+training:
+  {sequence_length: 256, global_batch: 8, micro_batch_sizes: [1, 2], recompute: [none], zero: [1, 3],
+   offload_optimizer: allowed, stage_replicas: [1, 2]}
+constraints: {tensor_parallel: 1}
+"""
+
+
+def enumerated(cost: CostModel) -> float:
+    """The least step time over every plan of identical pipelines, setting by setting."""
+    best, modes = math.inf, [(g, mode) for g, group in enumerate(cost.groups) for mode in group.modes]
+    for setting in cost.settings:
+        problem = TableProblem(cost.chain, cost.groups, cost.policies, cost.global_batch, (setting,), cost.schedules)
+        for (g, mode), single in product(modes, (False, True)):
+            own = replace(setting, single_stage=single)
+            table = cost.table(g, mode, own)
+            if table is not None:
+                problem.tables[g, mode, own] = table
+        for (g, mode), (h, other), same in product(modes, modes, (False, True)):
+            problem.transfers[g, mode, h, other, same] = cost.transfer(g, mode, h, other, same, setting)
+        best = min(best, best_by_enumeration(problem))
+    return best
+
+
+@pytest.mark.parametrize(
+    ("fast", "slow", "chosen"),
+    [
+        (110, 90, {Mode(1, 1), Mode(1, 1, replicas=2)}),
+        (80, 50, {Mode(1, 1), Mode(1, 1, offload=True, replicas=2)}),
+        (70, 40, {Mode(1, 1, offload=True)}),
+    ],
+)
+def test_with_the_cost_models_numbers_the_search_equals_enumeration_too(
+    fast: int, slow: int, chosen: set[Mode]
+) -> None:
+    """The less memory the chips have (MiB), the more the best plan has to pay for room."""
+    cluster = parse_cluster(CLUSTER.replace("FAST", str(fast)).replace("SLOW", str(slow)), "c.yaml")
+    model = parse_model(MODEL, "m.yaml")
+    cost = CostModel(cluster, model, build_graph(model))
+    outcome, best = search(cost, SearchSettings(gap=0.0, time_limit_s=60)), enumerated(cost)
+    assert outcome.objective == pytest.approx(best, rel=TOLERANCE) and outcome.bound <= best * (1 + 1e-9)
+    assert outcome.leaf is not None and {stage.mode for stage in outcome.leaf.stages} == chosen
