@@ -20,6 +20,7 @@ from planner.search.branching.placed import Placed, judge, pipeline_problem, pol
 from planner.search.branching.shapes import neighbours, shapes_of_root
 from planner.search.branching.whole_bound import Ways, quick_bound, rate_bound, shape_bound, ways_of
 from planner.search.candidates import Limits, Root, make_roots
+from planner.search.floors import LEAST_S, Floors
 from planner.search.improve import in_space
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
@@ -70,6 +71,7 @@ def search_sets(
     """
     search = _Search(problem, limits, start, max(gap, _LEAST_GAP), lambda: should_stop() or time.monotonic() > deadline)
     search.report = report
+    search.find_floors(deadline, should_stop)
     search.run(deadline)
     found = math.inf if search.best is None else search.best.step_time
     return WholeAnswer(search.best, min(search.bound(), found), search.statistics, not search.out_of_time())
@@ -77,13 +79,16 @@ def search_sets(
 
 @dataclass(order=True)
 class _Open:
-    """A root, or a shape of one, that may still hold something better. seen: refined, or placed."""
+    """A root, or a shape of one, that may still hold something better. seen: a shape was placed.  grade: of a root's
+    bound: a floor, a quick bound, the full one.
+    """
 
     bound: float
     rank: int
     root: int
     order: Order = field(default=(), compare=False)
     seen: bool = field(default=False, compare=False)
+    grade: int = field(default=0, compare=False)
 
     @property
     def stages(self) -> int:
@@ -97,10 +102,7 @@ class _Search:
         self.roots = make_roots(problem, Intervals(problem.chain), limits)
         self.best, self.gap, self.out_of_time = start, gap, out_of_time
         self.statistics = {"set_shapes": 0, "set_programs": 0}
-        self.roots_open = [
-            _Open(0.0 if out_of_time() else quick_bound(root), i, i) for i, root in enumerate(self.roots)
-        ]
-        heapq.heapify(self.roots_open)
+        self.roots_open = [_Open(0.0, i, i) for i in range(len(self.roots))]
         self.shapes: list[_Open] = []
         self.closed = math.inf
         """The least bound of what need not be looked at any more."""
@@ -121,6 +123,15 @@ class _Search:
             placed = polish_sets(placed, self.out_of_time)
         if placed is not None and (self.best is None or placed.step_time < self.best.step_time):
             self.best = placed
+
+    def find_floors(self, deadline: float, should_stop: Callable[[], bool]) -> None:
+        """A floor for each root; at least a moment is spent on them, so that every plan has a bound."""
+        floors, end = Floors(None, any_order=True), max(deadline, time.monotonic() + LEAST_S)
+        for item, root in zip(self.roots_open, self.roots, strict=True):
+            if should_stop() or time.monotonic() > end:
+                break
+            item.bound = floors.of(root)
+        heapq.heapify(self.roots_open)
 
     def run(self, deadline: float) -> None:
         """Placements of the most promising shapes first; then small shapes first, all of them must be decided."""
@@ -173,11 +184,12 @@ class _Search:
         return bound
 
     def expand(self, item: _Open) -> None:
-        """A sharper bound of a root; the next time its shapes."""
+        """A sharper bound of a root, where there is one; else its shapes."""
         root = self.roots[item.root]
-        if not item.seen:
-            bound = max(item.bound, rate_bound(root, 5.0))
-            heapq.heappush(self.roots_open, _Open(bound, item.rank, item.root, seen=True))
+        if item.grade < 2:
+            bound = quick_bound(root) if item.grade == 0 else rate_bound(root, 5.0)
+            bound = max(item.bound, bound)
+            heapq.heappush(self.roots_open, _Open(bound, item.rank, item.root, grade=item.grade + 1))
             return
         orders = [*islice(shapes_of_root(root), _MOST_SHAPES + 1)]
         if len(orders) > _MOST_SHAPES:
