@@ -15,6 +15,8 @@ from planner.graph import build_graph
 from planner.plan import Plan, check_plan
 from planner.search import SolveOptions, SolveResult, solve
 from planner.search.baselines import BaselineProgress, BaselineReport, compare_baselines
+from planner.search.baselines.ablations import CHANGES, Side, rate_under
+from planner.search.baselines.budget import Budget, Watch
 from planner.search.baselines.rules import RULES, RuleSearch
 from planner.search.candidates import Limits, make_roots
 from planner.search.intervals import Intervals
@@ -108,6 +110,30 @@ def test_a_chip_twice_as_fast_that_holds_one_layer_waits_for_the_other() -> None
     assert uneven.mixed_share == pytest.approx(1 / 3)
     assert uneven.title == "layer integrality"
     assert uneven.verdict == "confirmed"  # four half layers: one on the apple, three on the pear
+
+
+@pytest.mark.parametrize(("shapes", "step_s"), [("mixed", 534), ("identical", 800)])
+def test_solving_again_is_a_search_of_the_same_plan_space(shapes: str, step_s: float) -> None:
+    # each chip can hold both layers: an apple takes 2 s a sequence, a pear 1 s. Of 800 sequences the apple takes 267
+    # and the pear 533; identical pipelines have one layer on each.
+    model = parse_model(measured(pear_s=0.5, constraints=f"shapes: {shapes}"), "m.yaml")
+    side = Side("both", parse_cluster(lab(), "c.yaml"), model, None)
+    bubble = next(change for change in CHANGES if change.code == "bubble")
+    rate = rate_under(bubble, side, SolveOptions(gap=0.0), Budget(20.0, 1), Watch(None, 1))
+    assert rate.found == pytest.approx(800 * 8 / step_s)
+    assert rate.most == pytest.approx(rate.found, rel=2e-6)
+    assert rate.settled
+
+
+def test_where_each_chip_trains_alone_best_the_mixed_plan_is_two_jobs_side_by_side() -> None:
+    # 33 sequences on the apple and 67 on the pear, 67 s; alone 50 take 100 s and 50 s
+    report = compared(lab(), measured(pear_s=0.5, constraints=""))
+    assert len(report.mixed.pipelines) == 2
+    assert report.hetero_speedup_ratio.value == pytest.approx(100 / 67 / 1.5)
+    assert_checked(report)
+    for statement in report.statements:
+        if statement.ablation is not None:
+            assert statement.ablation.mixed.found >= report.mixed.prediction.tokens_per_s * (1 - 1e-9)
 
 
 def test_a_cluster_of_one_chip_type_has_the_ratio_one() -> None:
