@@ -40,14 +40,19 @@ def model_of(name: str) -> ModelSpec:
     return load_model(name)
 
 
-def is_sensible(cluster: Cluster, model: ModelSpec) -> bool:
-    memory = 0.0
+@cache
+def parameters_of(name: str) -> int:
+    return build_graph(model_of(name)).parameters
+
+
+def is_sensible(cluster: Cluster, name: str) -> bool:
+    model, memory = model_of(name), 0.0
     for index, group in enumerate(cluster.node_groups):
         chip = cluster.chip_of(index)
         if model.training.precision in chip.peak_flops_per_s:
             size = chip.reported_memory_bytes or chip.memory_bytes or 0
             memory += group.nodes * group.chips_per_node * (size - group.reserve_bytes)
-    return 18 * build_graph(model).parameters <= ROOM * memory
+    return 18 * parameters_of(name) <= ROOM * memory
 
 
 def pairs() -> list[tuple[str, str]]:
@@ -55,7 +60,7 @@ def pairs() -> list[tuple[str, str]]:
         (cluster, model)
         for cluster in shipped_names("clusters")
         for model in shipped_names("models")
-        if is_sensible(cluster_of(cluster), model_of(model))
+        if is_sensible(cluster_of(cluster), model)
     ]
 
 

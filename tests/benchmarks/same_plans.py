@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any
 
-__all__ = ["Case", "Compared", "cases", "compare"]
+__all__ = ["DECIDED", "GIVEN", "MORE_TIME", "Case", "Compared", "Solver", "cases", "compare", "main"]
 
 ROOT = Path(__file__).parents[2]
 GIVEN = ROOT.parent / "shared" / "cases"
@@ -176,11 +176,11 @@ def compare(chosen: Sequence[Case], time_limit_s: float) -> Iterator[Compared]:
                     others["an early plan as the older one"] = second.ask(case, more, older=early["text"])
             different = tuple(k for k, v in others.items() if v["why"] in DECIDED and v["text"] != begun["text"])
             left_out = tuple(k for k, v in others.items() if v["why"] not in DECIDED)
-            keep(case, begun["text"], {k: v["text"] for k, v in others.items() if k in different})
+            tell(case, begun["text"], {k: v["text"] for k, v in others.items() if k in different})
             yield Compared(case, begun["why"], different, left_out)
 
 
-def keep(case: Case, first: str, different: dict[str, str]) -> None:
+def tell(case: Case, first: str, different: dict[str, str]) -> None:
     """Says where two texts differ first."""
     for name, text in different.items():
         at = next((i for i, (a, b) in enumerate(zip(first, text, strict=False)) if a != b), min(len(first), len(text)))
@@ -193,13 +193,13 @@ def _short(text: str) -> str:
     return sha256(text.encode()).hexdigest()[:12]
 
 
-def main() -> int:
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("words", nargs="*", help="only cases whose names hold one of these")
     parser.add_argument("--time-limit", type=float, default=20.0, help="of the first solve, seconds (default: 20)")
     parser.add_argument("--list", action="store_true", help="the cases, and nothing else")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args()
+    given = parser.parse_args(arguments)
     if given.serve:
         serve(sys.stdin, sys.stdout)
         return 0

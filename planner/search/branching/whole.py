@@ -47,7 +47,7 @@ class WholeAnswer:
     """placed: the best found, at least as good as the one given; None without one.
 
     bound: no pipeline over contiguous sets is faster, of any shape; inf when it is proved that none fits.
-    in_time: whether everything was tried that is tried at all.
+    in_time: whether the clock had no part in it: everything was tried that is tried at all.
     """
 
     placed: Placed | None
@@ -64,13 +64,15 @@ def search_sets(
     deadline: float,
     should_stop: Callable[[], bool] = lambda: False,
     report: Callable[[int, int, float, float], None] = lambda *_: None,
+    most_placements: int | None = None,
 ) -> WholeAnswer:
     """Look for better pipelines than `start`, and prove how good the best one is. deadline: of time.monotonic().
 
+    most_placements: shapes that sets may be placed on before the rest keeps its bound; None: as many as there are.
     report: is told shapes placed, programs solved, the best step time and the bound (inf for none).
     """
     search = _Search(problem, limits, start, max(gap, _LEAST_GAP), lambda: should_stop() or time.monotonic() > deadline)
-    search.report = report
+    search.report, search.left = report, math.inf if most_placements is None else most_placements
     search.find_floors(deadline, should_stop)
     search.run(deadline)
     found = math.inf if search.best is None else search.best.step_time
@@ -107,7 +109,13 @@ class _Search:
         self.closed = math.inf
         """The least bound of what need not be looked at any more."""
         self.report: Callable[[int, int, float, float], None] = lambda *_: None
+        self.left = math.inf
+        """Placements that there still may be."""
         self._ways: dict[int, Ways] = {}
+
+    def over(self) -> bool:
+        """Whether nothing more may be tried."""
+        return self.left <= 0 or self.out_of_time()
 
     @property
     def goal(self) -> float:
@@ -136,16 +144,16 @@ class _Search:
     def run(self, deadline: float) -> None:
         """Placements of the most promising shapes first; then small shapes first, all of them must be decided."""
         self.place_around()
-        while self.roots_open and self.roots_open[0].bound < self.goal and not self.out_of_time():
+        while self.roots_open and self.roots_open[0].bound < self.goal and not self.over():
             if len(self.shapes) > _MOST_SHAPES:
                 break
             self.expand(heapq.heappop(self.roots_open))
         for item in sorted(self.shapes, key=self.promise)[:_FIRST_SHAPES]:
-            if item.bound < self.goal and not self.out_of_time():
+            if item.bound < self.goal and not self.over():
                 self.place(item)
         self.shapes.sort(key=lambda item: (item.stages, item.bound, item.rank))
         for item in self.shapes:
-            if item.bound < self.goal and not self.out_of_time():
+            if item.bound < self.goal and not self.over():
                 self.decide(item, deadline)
                 found = math.inf if self.best is None else self.best.step_time
                 done = self.statistics["set_shapes"], self.statistics["set_programs"]
@@ -160,11 +168,11 @@ class _Search:
         """Sets for the best shape and its neighbours, again from every better one."""
         tried: set[tuple[int, Order]] = set()
         looked: Leaf | None = None
-        while self.best is not None and self.best.leaf is not looked and not self.out_of_time():
+        while self.best is not None and self.best.leaf is not looked and not self.over():
             looked = self.best.leaf
             for order in neighbours(looked.order):
                 key = (id(looked.root), order)
-                if key in tried or not in_space(looked.root, order) or self.out_of_time():
+                if key in tried or not in_space(looked.root, order) or self.over():
                     continue
                 tried.add(key)
                 self.place_order(looked.root, order, 0.0, _NEARLY_AROUND)
@@ -173,6 +181,7 @@ class _Search:
 
     def place_order(self, root: Root, order: Order, bound: float, nearly: float = _NEARLY) -> float:
         """A quick placement of a shape; what no other one can beat."""
+        self.left -= 1
         leaf = Leaf(root, order)
         if leaf.num_stages == 1:
             self.offer(leaf, [0] * root.intervals.num_layers)
