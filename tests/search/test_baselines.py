@@ -396,7 +396,7 @@ def reconstructed(batch: int) -> BaselineReport:
     """The searches with few micro-batches close no gap in any time of a test."""
     model = of_one_shape(load_model("h2-100b"))
     training = model.training.model_copy(update={"global_batch": batch})
-    options = SolveOptions(time_limit_s=30.0 if batch > 1024 else 8.0)
+    options = SolveOptions(time_limit_s=20.0 if batch > 1024 else 8.0)
     return compare_baselines(
         load_cluster("h2-1024-reconstructed"), model.model_copy(update={"training": training}), options
     )
@@ -414,7 +414,7 @@ def test_with_half_the_memory_the_mixed_plan_is_worth_more() -> None:
     }
     groups = [g.model_copy(update={"reserve_bytes": g.reserve_bytes // 2}) for g in whole.node_groups]
     half = whole.model_copy(update={"chips": chips, "node_groups": tuple(groups)})
-    less = compare_baselines(half, model, SolveOptions(time_limit_s=90.0), explain=False)
+    less = compare_baselines(half, model, SolveOptions(time_limit_s=45.0), explain=False)
     reports = [reconstructed(2048), less]
     ratios = [report.hetero_speedup_ratio.value for report in reports]
     assert ratios[0] is not None and ratios[1] is not None
