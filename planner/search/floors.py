@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from planner.cost.tables import Setting
 from planner.search.candidates import Limits, Root
+from planner.search.ways import ways_through
 
 if TYPE_CHECKING:
     import numpy as np
@@ -19,21 +20,28 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Floors", "mix_floor"]
+__all__ = ["LEAST_S", "Floors", "mix_floor"]
 
+LEAST_S = 1.0
+"""Seconds that floors may take beyond the time limit; more than a second's worth of them is rare."""
 _MOST_YARDSTICKS = 40
 
 
 class Floors:
     """A bound of the objective of each root at almost no cost; zero where the problem cannot say what layers take at
     least.
+
+    any_order: stages may hold any sets of the layers, so that a micro-batch may pass only some of them one after
+    another; else every stage feeds the next one.
     """
 
-    def __init__(self, price_per_chip_s: Sequence[float] | None) -> None:
-        self.prices = price_per_chip_s
+    def __init__(self, price_per_chip_s: Sequence[float] | None, any_order: bool = False) -> None:
+        self.prices, self.any_order = price_per_chip_s, any_order
 
     def of(self, root: Root) -> float:
-        """Step time: the rows of `rate_bound`, or price per second x step time: `least_cost`."""
+        """Step time: the rows of `rate_bound`, in any order those of `branching/whole_bound.py`; or price per second x
+        step time: `least_cost`.
+        """
         import numpy as np
 
         setting, m = root.setting, root.micro_batches
@@ -56,8 +64,12 @@ class Floors:
             longest[g] = max(longest.get(g, 0), stages)
         k = root.stages_in_flight(sum(longest.values()))
         share = work / _rates(per_work, [(g, float(stages)) for g, _, stages, _ in choices])
+        busiest = ((m - k) + (k - 1) / 2) * share
+        if self.any_order:
+            least_way, longest_way = ways_through(root.problem.chain, rows.min(axis=0).tolist())
+            return max(float(np.maximum(m * share, least_way + busiest).max()), longest_way)
         once = per_work.min(axis=1) * work
-        return float(np.maximum(m * share, once + ((m - k) + (k - 1) / 2) * share).max())
+        return float(np.maximum(m * share, once + busiest).max())
 
 
 def mix_floor(problem: MixedProblem, limits: Limits) -> float:

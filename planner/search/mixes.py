@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from planner.errors import NoPlanFoundError, Notice
@@ -15,15 +16,30 @@ if TYPE_CHECKING:
     from planner.cost.model import CostModel
     from planner.cost.tables import MixedProblem
     from planner.search.candidates import Limits
+    from planner.search.mixed.driver import MixedOutcome
     from planner.search.outcome import Outcome, SearchSettings, WhyStopped
     from planner.search.solve import SolveOptions
     from planner.search.warm import Older
     from planner.spec import ModelSpec
 
-__all__ = ["best_of_all_shapes", "ignored_shapes", "why_identical"]
+__all__ = ["IDENTICAL_SHARE", "AllShapes", "best_of_all_shapes", "ignored_shapes", "search_all_shapes", "why_identical"]
 
+IDENTICAL_SHARE = 0.6
+"""Of the time limit, for plans of identical pipelines, where mixes may be better."""
 _IMPROVEMENT_SHARE = 0.65
 """Of the time that identical pipelines left, for better mixes; the rest is for the bound of all mixes."""
+
+
+@dataclass(frozen=True)
+class AllShapes:
+    """bound: no plan of any shapes has a shorter step.  late: the clock ended the search for better mixes.
+    cut_short: that, or the search for the bound.
+    """
+
+    mixed: MixedOutcome
+    bound: float
+    late: bool
+    cut_short: bool
 
 
 def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
@@ -45,23 +61,17 @@ def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: So
     return None
 
 
-def best_of_all_shapes(
+def search_all_shapes(
     problem: MixedProblem,
-    cost: CostModel,
     model: ModelSpec,
     settings: SearchSettings,
     outcome: Outcome,
-    single: Found | None,
     deadline: float,
     interrupted: Callable[[], bool],
-    older: Older,
-) -> Found | None:
-    """The best plan of all, pipelines of several shapes allowed, from the best one of identical pipelines.
-
-    None when it is proved that nothing fits, or there is an older plan. Raises NoPlanFoundError when no identical plan
-    fits and no mix was found.
+) -> AllShapes:
+    """Search the mixes of a problem, from the outcome of the search for identical pipelines. deadline: of
+    time.monotonic().
     """
-    from planner.search.choices import choices_of_mix
     from planner.search.mixed.driver import Start, search_mixes
 
     now = time.monotonic()
@@ -83,9 +93,32 @@ def best_of_all_shapes(
     solver = settings.program_solver
     mixed = search_mixes(problem, settings.limits, numbers, start, settings.gap, stop, hurry, solver)
     bound = mixed.bound
-    if any(s.expert_parallel > 1 for s in cost.settings):  # expert groups are never mixed
+    if any(s.expert_parallel > 1 for s in problem.settings):  # expert groups are never mixed
         bound = min(bound, outcome.bound)
     bound = max(bound, min(outcome.bound, mix_floor(problem, settings.limits)))
+    return AllShapes(mixed, bound, late, late or stop())
+
+
+def best_of_all_shapes(
+    problem: MixedProblem,
+    cost: CostModel,
+    model: ModelSpec,
+    settings: SearchSettings,
+    outcome: Outcome,
+    single: Found | None,
+    deadline: float,
+    interrupted: Callable[[], bool],
+    older: Older,
+) -> Found | None:
+    """The best plan of all, pipelines of several shapes allowed, from the best one of identical pipelines.
+
+    None when it is proved that nothing fits, or there is an older plan. Raises NoPlanFoundError when no identical plan
+    fits and no mix was found.
+    """
+    from planner.search.choices import choices_of_mix
+
+    searched = search_all_shapes(problem, model, settings, outcome, deadline, interrupted)
+    mixed, bound = searched.mixed, searched.bound
     if single is None and not mixed.entries:
         if math.isinf(mixed.bound) or older.plan is not None:
             return None
@@ -98,10 +131,10 @@ def best_of_all_shapes(
     choices = choices or (single.choices if single is not None else ())
     why: WhyStopped = "exhausted"
     if mixed.step_time - bound <= max(settings.gap, 1e-6) * mixed.step_time * (1 + 1e-6):
-        why = "time" if outcome.warmed or late else "gap"
+        why = "time" if outcome.warmed or searched.late else "gap"
     elif interrupted():
         why = "interrupted"
-    elif late or stop() or outcome.why_stopped == "time":
+    elif searched.cut_short or outcome.why_stopped == "time":
         why = "time"
     statistics = {**outcome.statistics, **mixed.statistics}
     known = None if single is None else single.bound

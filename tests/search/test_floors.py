@@ -104,3 +104,15 @@ def test_a_search_without_time_for_more_has_a_true_bound(shapes: str) -> None:
     assert short.bound > 0.5 * best.objective
     # no progress claims more than is proved
     assert all(p.bound_s is None or p.bound_s <= best.objective * (1 + 1e-9) for p in seen)
+
+
+def test_a_branching_model_on_131072_chips_has_a_true_bound_at_once() -> None:
+    """Where no second is left for sets of layers: above what all chips take at their peak FLOP/s, below the plan."""
+    cluster, model = load_cluster("h2-131072-scaled"), load_model("deepseek-v3")
+    certificate = solve(cluster, model, SolveOptions(time_limit_s=2.0)).plan.certificate
+    operations = [o for layer in build_graph(model).layers for o in layer.operations]
+    flops = sum(o.flops * (1 + o.backward_flops_ratio) for o in operations) * model.training.global_batch
+    peaks = [(g.nodes * g.chips_per_node, cluster.chip_of(i)) for i, g in enumerate(cluster.node_groups)]
+    at_peak = flops / sum(n * chip.peak_flops_per_s["bf16"] for n, chip in peaks)
+    assert at_peak < certificate.bound <= certificate.objective
+    assert certificate.bound > 0.2 * certificate.objective

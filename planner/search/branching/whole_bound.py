@@ -21,6 +21,7 @@ from planner.search.candidates import Root
 from planner.search.highs import solve_program
 from planner.search.quick_bounds import memory_suffices, single_stage_bound
 from planner.search.tree import Order
+from planner.search.ways import ways_through
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,19 +50,12 @@ class Ways:
 
 def ways_of(root: Root) -> Ways:
     """Longest paths of the graph, at every layer's fastest chip; 0 where nothing can be placed."""
-    chain = root.intervals.chain
     tables = [root.options(g, t) for g in range(len(root.groups)) for t in root.modes(g)]
     if not tables:
         return Ways(0.0, 0.0)
-    fastest = [min(float(o.layer_time[kind]) for o in tables if o is not None) for kind in chain.kinds]
-    up, down = fastest[:], fastest[:]
-    edges = sorted({(tensor.source, v) for tensor in chain.tensors or () for v in tensor.consumers})
-    for u, v in sorted(edges, key=lambda edge: edge[1]):
-        up[v] = max(up[v], up[u] + fastest[v])
-    for u, v in sorted(edges, key=lambda edge: -edge[0]):
-        down[u] = max(down[u], down[v] + fastest[u])
-    through = [a + b - own for a, b, own in zip(up, down, fastest, strict=True)]
-    return Ways(min(through), max(through))
+    kinds = range(root.intervals.prefix.shape[1])
+    fastest = [min(float(o.layer_time[kind]) for o in tables if o is not None) for kind in kinds]
+    return Ways(*ways_through(root.intervals.chain, fastest))
 
 
 def _chips(root: Root, mode: Mode) -> int:
