@@ -13,6 +13,7 @@ from planner.cost.compute import (
     MEMORY_EFFICIENCY,
     NETWORK_EFFICIENCY,
 )
+from planner.cost.precision import zero_levels
 from planner.graph.limits import padded_vocabulary
 from planner.spec.cluster_file import DEFAULT_RESERVE
 from planner.spec.units import format_bytes, format_fraction
@@ -78,7 +79,18 @@ def _on_memory(model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> I
         yield "every stage keeps two receive buffers, one each way, of the largest tensor between stages"
     else:
         yield "a stage keeps a receive buffer for every tensor that another stage sends it, and for every gradient"
-    if model.training.zero >= 2:
+    if model.training.offload_optimizer != "never":
+        yield (
+            "offloaded optimizer states: after the reduction gradients are copied to the host, the optimizer runs there"
+            " as fast as the host's memory allows, and weights are copied back, one after another; the chips of a node"
+            " share its host_memory and host_memory_bandwidth evenly; latencies of copies are not counted"
+        )
+    if model.training.stage_replicas != (1,):
+        yield (
+            "replicas of a stage that share a micro-batch exchange their parts with the neighbouring stages at once,"
+            " every byte once; the transfer ends when the whole micro-batch has arrived"
+        )
+    if max(zero_levels(model.training)) >= 2:
         yield "ZeRO-2 and ZeRO-3 scatter gradients after every micro-batch, layer by layer"
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 
 __all__ = ["StageBreakdown", "StageMemory", "StageTime"]
+
+
+_NO_PARTS = ("usable_bytes", "host_bytes", "usable_host_bytes")
 
 
 @dataclass(frozen=True)
@@ -13,6 +17,7 @@ class StageMemory:
 
     activations: saved tensors of all micro-batches in flight.  transient: the largest working set of its layers.
     buffers: what the stage receives from its neighbours.  usable_bytes is the limit, not a part.
+    host_bytes: what it takes of host memory for one chip (None: nothing), and usable_host_bytes the limit of that.
     """
 
     weights: float
@@ -22,10 +27,12 @@ class StageMemory:
     transient: float
     buffers: float
     usable_bytes: float
+    host_bytes: float | None = None
+    usable_host_bytes: float = math.inf
 
     def parts(self) -> dict[str, float]:
         """The parts by name; their sum is the peak."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "usable_bytes"}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NO_PARTS}
 
     @property
     def peak_bytes(self) -> float:
@@ -33,7 +40,7 @@ class StageMemory:
 
     @property
     def fits(self) -> bool:
-        return self.peak_bytes <= self.usable_bytes
+        return self.peak_bytes <= self.usable_bytes and (self.host_bytes or 0.0) <= self.usable_host_bytes
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,9 @@ from planner.cost.memory import (
     static_memory,
     transient_bytes,
 )
-from planner.cost.precision import recipe_of
+from planner.cost.modes import mode_space
+from planner.cost.offload import host_share, on_host
+from planner.cost.precision import recipe_of, zero_levels
 from planner.cost.sharding import Degrees
 from planner.cost.space import layout_of, micro_batch_sizes, plan_space, refusal
 from planner.cost.tables import LayerTable, Reduction, TransferTable
@@ -47,7 +49,8 @@ if TYPE_CHECKING:
     from planner.cost.layer_time import LayerTimes
     from planner.cost.links import GroupLinks
     from planner.cost.memory import StaticMemory
-    from planner.cost.tables import Chain, ChipGroup, Holder, Setting
+    from planner.cost.precision import Recipe
+    from planner.cost.tables import Chain, ChipGroup, Holder, Mode, Setting
     from planner.errors import Notice
     from planner.graph.layers import LayerGraph
     from planner.spec import Cluster, ModelSpec
@@ -79,6 +82,7 @@ class CostModel:
     def __init__(self, cluster: Cluster, model: ModelSpec, graph: LayerGraph) -> None:
         self._cluster, self._model, self._graph = cluster, model, graph
         self._recipe = recipe_of(model.training)
+        self.zero_levels: tuple[int, ...] = zero_levels(model.training)
         self.policies: tuple[str, ...] = tuple(p for p in POLICIES if p in model.training.recompute)
         self.schedules: tuple[str, ...] = tuple(model.training.schedules)
         self.global_batch: int = model.training.global_batch
@@ -95,49 +99,50 @@ class CostModel:
         self._links: dict[int, GroupLinks] = {}
         self._times: dict[tuple[int, int, int, int, int, bool, Detour], tuple[LayerTimes, LayerTimes]] = {}
         self._least: dict[int, Floats] = {}
-        self._numbers: dict[tuple[int, int, Setting, StageWays | None], _Numbers | None] = {}
-        self._transfers: dict[tuple[int, int, int, int, bool, int, int, int, Detour], TransferTable] = {}
+        self._numbers: dict[tuple[int, Mode, Setting, StageWays | None], _Numbers | None] = {}
+        self._transfers: dict[tuple[int, int, tuple[int, ...], bool, int, int, int, Detour], TransferTable] = {}
         self._lines: dict[tuple[int, int], bool] = {}
         self._reductions: dict[tuple[int, tuple[Holder, ...], Setting, int, Detour], Reduction] = {}
 
     # --- what the search asks --------------------------------------------------------------------------------------
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        """Numbers of every layer kind; None when the degree is no choice there (`why_not` says why)."""
-        numbers = self._numbers_of(group, tensor, setting)
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        """Numbers of every layer kind; None when the mode is no choice there (`why_not` says why)."""
+        numbers = self._numbers_of(group, mode, setting)
         return None if numbers is None else numbers.table
 
-    def least_layer_s(self, group: int, tensor: int, setting: Setting) -> Floats | None:
+    def least_layer_s(self, group: int, mode: Mode, setting: Setting) -> Floats | None:
         """(K,) seconds forward and backward that `table` never goes below, and far sooner; None where it is None.
 
         Uplinks only take away, so they are left out.
         """
-        if refusal(self.groups[group], tensor, setting, self._model, self._graph) is not None:
+        if refusal(self.groups[group], mode, setting, self._model, self._graph) is not None:
             return None
-        times = self._layer_times(group, tensor, setting, self._degrees(tensor, setting), FREE)
+        setting = mode.setting(setting)
+        times = self._layer_times(group, setting, self._degrees(mode.tensor, setting), FREE)
         key = id(times)
         if key not in self._least:
             both = times[0] + times[1]
             self._least[key] = both.forward_s + both.backward_input_s + both.backward_weight_s
         return self._least[key]
 
-    def placed_table(self, group: int, tensor: int, setting: Setting, ways: StageWays) -> LayerTable:
-        """The same as `table` for a stage to which the uplinks leave so much, of a degree that is a choice."""
-        numbers = self._numbers_of(group, tensor, setting, ways)
-        assert numbers is not None, self.why_not(group, tensor, setting)
+    def placed_table(self, group: int, mode: Mode, setting: Setting, ways: StageWays) -> LayerTable:
+        """The same as `table` for a stage to which the uplinks leave so much, in a mode that is a choice."""
+        numbers = self._numbers_of(group, mode, setting, ways)
+        assert numbers is not None, self.why_not(group, mode, setting)
         return numbers.table
 
-    def why_not(self, group: int, tensor: int, setting: Setting) -> str | None:
+    def why_not(self, group: int, mode: Mode, setting: Setting) -> str | None:
         """The sentence behind a `table` that is None."""
-        reason = refusal(self.groups[group], tensor, setting, self._model, self._graph)
+        reason = refusal(self.groups[group], mode, setting, self._model, self._graph)
         return None if reason is None else reason.sentence
 
     def transfer(
         self,
         source: int,
-        source_tensor: int,
+        source_mode: Mode,
         target: int,
-        target_tensor: int,
+        target_mode: Mode,
         same_node: bool,
         setting: Setting,
         detour: Detour | None = None,
@@ -149,15 +154,17 @@ class CostModel:
         if setting.mixed:
             setting = replace(setting, data_parallel=1, mixed=False)
         size, context = setting.micro_batch_size, setting.context_parallel
+        ways = source_mode.tensor, source_mode.replicas, target_mode.tensor, target_mode.replicas
         sharing = setting.data_parallel if self._share_a_line(source, target) else 1
         if detour is None:
             detour = best_detour(self.uplinks, source, target, setting.data_parallel)
-        key = (source, source_tensor, target, target_tensor, same_node, size, context, sharing, detour)
+        key = (source, target, ways, same_node, size, context, sharing, detour)
         if key not in self._transfers:
             if len(self._transfers) >= _MOST_REDUCTIONS:
                 self._transfers.clear()
             links = {g: self._links_of(g) for g in (source, target)}
-            ends = Ends(source, source_tensor, target, target_tensor, self._stays_inside(source, target, same_node))
+            inside = self._stays_inside(source, target, same_node)
+            ends = Ends(source, source_mode.tensor, target, target_mode.tensor, inside, *ways[1::2])
             self._transfers[key] = transfer_table(
                 self._cluster, self._model, links, self._kinds, self._recipe.weight, ends, setting, detour
             )
@@ -165,10 +172,12 @@ class CostModel:
 
     @property
     def may_mix(self) -> bool:
-        """ZeRO-2 and 3 reduce and gather in every micro-batch, of which mixed shapes run unequal numbers; expert
-        parallel groups would span shapes.
+        """ZeRO-2 and 3 reduce and gather in every micro-batch, of which mixed shapes run unequal numbers; levels that
+        differ would divide the states of one layer in two ways; expert parallel groups would span shapes. Replicas
+        inside a pipeline are equal sequences for all, which mixed shapes are not.
         """
-        return self._recipe.zero <= 1 and any(s.expert_parallel == 1 for s in self.settings)
+        alone = all(group.stage_replicas == (1,) for group in self.groups)
+        return alone and self.zero_levels in ((0,), (1,)) and any(s.expert_parallel == 1 for s in self.settings)
 
     @property
     def micro_batch_sizes(self) -> tuple[int, ...]:
@@ -207,7 +216,7 @@ class CostModel:
     def breakdown(
         self,
         group: int,
-        tensor: int,
+        mode: Mode,
         setting: Setting,
         counts: Sequence[Sequence[int]],
         in_flight: int,
@@ -222,8 +231,8 @@ class CostModel:
         """
         import numpy as np
 
-        numbers = self._numbers_of(group, tensor, setting, ways)
-        assert numbers is not None, self.why_not(group, tensor, setting)
+        numbers = self._numbers_of(group, mode, setting, ways)
+        assert numbers is not None, self.why_not(group, mode, setting)
         table, held = numbers.table, np.asarray(counts, dtype=float)
         layers = held.sum(axis=0)
         present = held > 0
@@ -235,6 +244,8 @@ class CostModel:
             transient=float(np.where(present, table.transient_bytes, 0.0).max()),
             buffers=table.fixed_bytes + received * table.buffer_bytes,
             usable_bytes=table.usable_bytes,
+            host_bytes=None if table.host_bytes is None else float(layers @ table.host_bytes),
+            usable_host_bytes=table.usable_host_bytes,
         )
         collectives = numbers.collectives
         both_ways = layers @ (collectives.forward_s + collectives.backward_input_s + collectives.backward_weight_s)
@@ -268,16 +279,12 @@ class CostModel:
         """Bytes of one micro-batch that a replica's chips together send, for so many elements per sequence."""
         return elements * setting.micro_batch_size * self._recipe.weight
 
-    def stage_traffic(self, group: int, tensor: int, setting: Setting, nodes: Sequence[int]) -> StageTraffic:
+    def stage_traffic(self, group: int, mode: Mode, setting: Setting, nodes: Sequence[int]) -> StageTraffic:
         """A stage whose replicas sit in these nodes of its group, for `Traffic`; only where there are uplinks."""
         assert self.uplinks is not None
         homes = tuple(self.uplinks.homes[group][node] for node in nodes)
-        return StageTraffic(homes, tensor, setting.context_parallel, self._degrees(tensor, setting).expert)
-
-    @property
-    def reduces_always(self) -> bool:
-        """Whether gradients are reduced in every micro-batch (ZeRO-2 and 3)."""
-        return self._recipe.zero >= 2
+        degrees, always = self._degrees(mode.tensor, setting), self._recipe_in(mode).zero >= 2
+        return StageTraffic(homes, mode.tensor, setting.context_parallel, degrees.expert, always)
 
     def transport(self, source: int, target: int, same_node: bool) -> str:
         """How bytes travel between two stages: `rdma`, or `host` (through host memory); inside a node always `rdma`."""
@@ -314,6 +321,7 @@ class CostModel:
     @property
     def space(self) -> dict[str, object]:
         """The dimensions of the plan space that the cost model spans, for the plan's `plan_space`."""
+        modes = mode_space(self.groups, self._model.training)
         return {
             "micro_batch_size": sorted({s.micro_batch_size for s in self.settings}),
             "data_parallel": sorted({s.data_parallel for s in self.settings}),
@@ -322,9 +330,11 @@ class CostModel:
             "tensor_parallel": {group.name: list(group.tensor_degrees) for group in self.groups},
             "recompute": list(self.policies),
             "schedules": list(self.schedules),
+            **modes,
             "restrictions": [
                 "tensor_parallel x context_parallel chips of a replica's stage share a node",
                 "all replicas of a stage sit in one node group",
+                *(("in pipelines of one shape a node group has one mode for all its stages",) if modes else ()),
                 *(() if self.uplinks is None else ("stages fill nodes one after another; which nodes, is free",)),
                 *(notice.message for notice in self._left_out),
             ],
@@ -354,6 +364,10 @@ class CostModel:
     def _rates(self, group: int) -> ChipRates:
         return chip_rates(self._cluster.chip_of(group), self._model.training.precision)
 
+    def _recipe_in(self, mode: Mode) -> Recipe:
+        """The recipe with the mode's ZeRO level."""
+        return self._recipe if mode.zero is None else replace(self._recipe, zero=mode.zero)
+
     def _degrees(self, tensor: int, setting: Setting) -> Degrees:
         layout = layout_of(tensor, setting, self._graph)
         assert not isinstance(layout, str), layout
@@ -370,18 +384,18 @@ class CostModel:
         vocabulary = self._graph.vocabulary
         return padded_vocabulary(vocabulary, tensor) / vocabulary if vocabulary else 1.0
 
-    def _numbers_of(self, group: int, tensor: int, setting: Setting, ways: StageWays | None = None) -> _Numbers | None:
-        key = (group, tensor, setting, ways)
+    def _numbers_of(self, group: int, mode: Mode, setting: Setting, ways: StageWays | None = None) -> _Numbers | None:
+        key = (group, mode, setting, ways)
         if key not in self._numbers:
-            allowed = refusal(self.groups[group], tensor, setting, self._model, self._graph) is None
+            allowed = refusal(self.groups[group], mode, setting, self._model, self._graph) is None
             self._numbers[key] = self._make_numbers(*key) if allowed else None
         return self._numbers[key]
 
     def _layer_times(
-        self, group: int, tensor: int, setting: Setting, degrees: Degrees, detour: Detour
+        self, group: int, setting: Setting, degrees: Degrees, detour: Detour
     ) -> tuple[LayerTimes, LayerTimes]:
         """Arithmetic and collectives; equal for settings that differ in what no layer feels."""
-        links = self._links_of(group)
+        links, tensor = self._links_of(group), degrees.tensor
         slots = self.groups[group].slots_per_node(tensor, setting.context_parallel)
         experts = expert_path(links, slots, degrees)
         size = setting.micro_batch_size
@@ -400,13 +414,14 @@ class CostModel:
             self._times[key] = (times, collectives)
         return self._times[key]
 
-    def _make_numbers(self, group: int, tensor: int, setting: Setting, ways: StageWays | None) -> _Numbers:
-        degrees, recipe, kinds = self._degrees(tensor, setting), self._recipe, self._kinds
+    def _make_numbers(self, group: int, mode: Mode, setting: Setting, ways: StageWays | None) -> _Numbers:
+        tensor, setting = mode.tensor, mode.setting(setting)
+        degrees, recipe, kinds = self._degrees(tensor, setting), self._recipe_in(mode), self._kinds
         size, single, padding = setting.micro_batch_size, setting.single_stage, self._padding(tensor)
         slots = self.groups[group].slots_per_node(tensor, setting.context_parallel)
         ways = best_ways(self.uplinks, group, slots, degrees, mixed=setting.mixed) if ways is None else ways
         rings = self._rings(group, slots, degrees, setting, ways)
-        arithmetic, collectives = self._layer_times(group, tensor, setting, degrees, ways.all_to_all)
+        arithmetic, collectives = self._layer_times(group, setting, degrees, ways.all_to_all)
         reduced = reduction(kinds, recipe, degrees, rings, single, padding)
         static = static_memory(kinds, recipe, degrees, single, padding)
         times = arithmetic + collectives
@@ -425,6 +440,9 @@ class CostModel:
             fixed_update_s=reduced.fixed_s,
             buffer_bytes=0.0 if single else element_buffer_bytes(kinds, degrees, recipe.weight, size),
         )
+        if mode.offload:
+            static = replace(static, optimizer=0.0 * static.optimizer)
+            table = on_host(table, static, host_share(self._cluster, group), (kinds, recipe, degrees, single, padding))
         return _Numbers(table, static, collectives)
 
     def _rings(self, group: int, slots: int, degrees: Degrees, setting: Setting, ways: StageWays) -> Rings:

@@ -16,6 +16,7 @@ __all__ = [
     "WeightClass",
     "compute_precision",
     "recipe_of",
+    "zero_levels",
 ]
 
 WeightClass = Literal["matrix", "table", "vector"]
@@ -108,12 +109,30 @@ class Recipe:
         touched = self.gradient + 2 * self.gradient_copy + updated + 2 * _state_bytes(self.optimizer, weight_class)
         return touched / self._shards(1, replicas)
 
+    def host_bytes(self, weight_class: WeightClass, replicas: int) -> float:
+        """Bytes of host memory per trained parameter whose optimizer states one chip keeps there.
+
+        gradient that arrives + fp32 gradient copy + master (or a copy of the weight) + states
+        divided by d from ZeRO-1: each replica's host has the share that it updates.
+        """
+        kept = self.gradient + self.gradient_copy + (self.master or self.weight)
+        return (kept + _state_bytes(self.optimizer, weight_class)) / self._shards(1, replicas)
+
+    def copied_bytes(self, replicas: int) -> float:
+        """Bytes per trained parameter that go to the host (gradient) and come back (weight) in an update there."""
+        return (self.gradient + self.weight) / self._shards(1, replicas)
+
     def _shards(self, level: int, replicas: int) -> int:
         return replicas if self.zero >= level else 1
 
 
-def recipe_of(training: Training) -> Recipe:
-    """The recipe that a model file asks for.
+def zero_levels(training: Training) -> tuple[int, ...]:
+    """The ZeRO levels that a model file leaves to choose from, ascending."""
+    return (training.zero,) if isinstance(training.zero, int) else tuple(training.zero)
+
+
+def recipe_of(training: Training, zero: int | None = None) -> Recipe:
+    """The recipe that a model file asks for. zero: the ZeRO level; None: the least that it allows.
 
     bf16, fp8: 2 + gradient (4 in fp32, 2 in compute dtype) + master 4 + states.
     fp16: the same with fp32 gradients; with fp16 gradients an fp32 copy (4) is made before the update, to undo the
@@ -129,7 +148,7 @@ def recipe_of(training: Training) -> Recipe:
     return Recipe(
         precision=training.precision,
         optimizer=training.optimizer,
-        zero=training.zero,
+        zero=zero_levels(training)[0] if zero is None else zero,
         weight=weight,
         gradient=gradient,
         gradient_copy=4 if unscaled else 0,

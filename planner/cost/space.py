@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from planner.cost.modes import Refusal, mode_refusal, stage_replicas
+from planner.cost.offload import offload_choices
+from planner.cost.precision import zero_levels
 from planner.cost.sharding import ExpertLayout, expert_layout
-from planner.cost.tables import ChipGroup, Setting
+from planner.cost.tables import ChipGroup, Mode, Setting
 from planner.errors import InputError, Notice, Problem
 from planner.graph.limits import sequence_refusal, tensor_parallel_refusal
 
@@ -19,13 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["PlanSpace", "Refusal", "chip_groups", "divisors_of", "layout_of", "plan_space", "refusal"]
 
 _MAX_REASONS = 5
-
-
-class Refusal(NamedTuple):
-    """Why a choice is impossible: the input that rules it out, and a sentence."""
-
-    path: str
-    sentence: str
 
 
 @dataclass(frozen=True)
@@ -54,9 +50,7 @@ def plan_space(cluster: Cluster, model: ModelSpec, graph: LayerGraph, usable: Se
     crowded: list[dict[str, int]] = []
     for setting in _candidates(groups, model, graph):
         reasons = {
-            (group, tensor): refusal(group, tensor, setting, model, graph)
-            for group in groups
-            for tensor in group.tensor_degrees
+            (group, mode): refusal(group, mode, setting, model, graph) for group in groups for mode in group.modes
         }
         most = _most_stages((key for key, reason in reasons.items() if reason is None), setting, len(graph.layers))
         if most and _stages_fit(most, model.constraints):
@@ -104,10 +98,14 @@ def chip_groups(
     groups: list[ChipGroup] = []
     notices: list[Notice] = []
     problems: list[Problem] = []
+    levels = zero_levels(model.training)
+    replicas = stage_replicas(cluster, model, graph, notices, problems)
     for node_group, wanted in zip(cluster.node_groups, usable, strict=True):
         degrees: tuple[int, ...] = ()
+        offloads: tuple[bool, ...] = (False,)
         if wanted:
             degrees = _group_degrees(node_group, model, graph, notices, problems)
+            offloads = offload_choices(cluster, model, graph, len(groups), notices, problems)
         groups.append(
             ChipGroup(
                 name=node_group.name,
@@ -116,6 +114,9 @@ def chip_groups(
                 chips_per_node=node_group.chips_per_node,
                 tensor_degrees=degrees,
                 price=node_group.price_per_chip_hour,
+                zero_levels=levels if len(levels) > 1 else (None,),
+                offloads=offloads,
+                stage_replicas=replicas,
             )
         )
     if not problems and not any(group.tensor_degrees for group in groups):
@@ -284,11 +285,11 @@ def _candidates(groups: Sequence[ChipGroup], model: ModelSpec, graph: LayerGraph
                     yield Setting(size, data, context, expert)
 
 
-def _most_stages(possible: Iterable[tuple[ChipGroup, int]], setting: Setting, num_layers: int) -> dict[str, int]:
-    """Stages that each group can hold at the best of its possible degrees, at most one a layer."""
+def _most_stages(possible: Iterable[tuple[ChipGroup, Mode]], setting: Setting, num_layers: int) -> dict[str, int]:
+    """Stages that each group can hold in the best of its possible modes, at most one a layer."""
     most: dict[str, int] = {}
-    for group, tensor in possible:
-        stages = group.max_stages(tensor, setting.data_parallel, setting.context_parallel)
+    for group, mode in possible:
+        stages = group.room(mode, setting)
         most[group.name] = max(most.get(group.name, 0), min(stages, num_layers))
     return most
 
@@ -301,15 +302,18 @@ def _stages_fit(most: Mapping[str, int], constraints: Constraints) -> bool:
     return constraints.pipeline_parallel is None or sum(most.values()) >= constraints.pipeline_parallel
 
 
-def refusal(group: ChipGroup, tensor: int, setting: Setting, model: ModelSpec, graph: LayerGraph) -> Refusal | None:
-    """Why a stage of a group cannot have this tensor parallel degree under this setting; None when it can."""
-    context, data = setting.context_parallel, setting.data_parallel
+def refusal(group: ChipGroup, mode: Mode, setting: Setting, model: ModelSpec, graph: LayerGraph) -> Refusal | None:
+    """Why a stage of a group cannot run in this mode under this setting; None when it can."""
+    context, data, tensor = setting.context_parallel, setting.data_parallel, mode.tensor
     if tensor not in group.tensor_degrees:
         degrees = ", ".join(map(str, group.tensor_degrees)) or "none"
         return Refusal(
             "constraints.tensor_parallel",
             f"tensor_parallel {tensor} is no choice on {group.name!r} (possible: {degrees})",
         )
+    reason = mode_refusal(group, mode, setting, model.training)
+    if reason is not None:
+        return reason
     if tensor * context > group.chips_per_node:
         return Refusal(
             "training.context_parallel",
@@ -319,14 +323,18 @@ def refusal(group: ChipGroup, tensor: int, setting: Setting, model: ModelSpec, g
     sentence = sequence_refusal(graph.sequence_length, tensor, context, model.training.sequence_parallel)
     if sentence is not None:
         return Refusal("training.sequence_length", sentence)
-    if group.max_stages(tensor, 1 if setting.mixed else data, context) < 1:
+    needed = mode.replicas * (1 if setting.mixed else data)
+    if group.max_stages(tensor, needed, context) < 1:
         slots = group.max_stages(tensor, 1, context)
+        if mode.replicas > 1:
+            what = f"data_parallel {data} x {mode.replicas} replicas of a stage: {group.name!r} holds {slots}"
+            return Refusal("training.stage_replicas", f"{what} at tensor_parallel {tensor}")
         return Refusal(
             "constraints.data_parallel",
             f"data_parallel {data} needs {data} replicas of a stage; {group.name!r} holds {slots}"
             f" at tensor_parallel {tensor}",
         )
-    layout = layout_of(tensor, setting, graph)
+    layout = layout_of(tensor, mode.setting(setting), graph)
     return Refusal("training.expert_parallel", layout) if isinstance(layout, str) else None
 
 

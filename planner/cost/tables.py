@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from dataclasses import dataclass, field, replace
+from itertools import product
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ __all__ = [
     "Holder",
     "LayerTable",
     "MixedProblem",
+    "Mode",
     "Problem",
     "Reduction",
     "Setting",
@@ -40,10 +43,38 @@ class Setting:
     the least reduction that any mix can reach, and transfers share no line: both are lower bounds."""
 
 
+class Mode(NamedTuple):
+    """How a node group runs its stages: what it may choose for itself, beside how many stages and which layers.
+
+    tensor: chips that share each matrix of a stage.
+    zero: its ZeRO level; None where there is no choice, and all stages have that of the model file.
+    offload: optimizer states are in host memory, and updated there.
+    replicas: chip groups that share each micro-batch of one pipeline, each with its part of the sequences.
+    """
+
+    tensor: int
+    zero: int | None = None
+    offload: bool = False
+    replicas: int = 1
+
+    @property
+    def chips(self) -> int:
+        """Chips of a stage of one pipeline, at one chip for each sequence."""
+        return self.tensor * self.replicas
+
+    def setting(self, setting: Setting) -> Setting:
+        """What one replica of a stage in this mode sees of a setting:  b / r sequences, d r data parallel replicas."""
+        if self.replicas == 1:
+            return setting
+        size, rest = divmod(setting.micro_batch_size, self.replicas)
+        assert not rest, "replicas of a stage share whole sequences"
+        return replace(setting, micro_batch_size=size, data_parallel=setting.data_parallel * self.replicas)
+
+
 @dataclass(frozen=True)
 class LayerTable:
-    """Numbers per layer kind (K) for one (node group, tensor parallel degree, setting), on one chip; Q recompute
-    policies in the problem's order.
+    """Numbers per layer kind (K) for one (node group, mode, setting), on one chip; Q recompute policies in the
+    problem's order.
 
     forward_s, backward_input_s, backward_weight_s: (K,) seconds for one micro-batch, collectives included.
     recompute_s: (Q, K) seconds that a policy adds to the backward pass; zero for `none`.
@@ -53,6 +84,7 @@ class LayerTable:
     fixed_bytes: communication buffers and the like, once a stage.  usable_bytes: what a stage may use in all.
     buffer_bytes: where the graph branches, bytes beside for each element that the stage receives (`Chain.tensors`).
     fixed_update_s: latency part of the reduction, once a stage.
+    host_bytes: (K,) bytes in host memory, None for none.  usable_host_bytes: what a stage may use of it for one chip.
     """
 
     forward_s: Floats
@@ -68,6 +100,30 @@ class LayerTable:
     usable_bytes: float
     fixed_update_s: float = 0.0
     buffer_bytes: float = 0.0
+    host_bytes: Floats | None = None
+    usable_host_bytes: float = math.inf
+
+    def is_never_worse(self, other: LayerTable) -> bool:
+        """Whether no stage takes longer or needs more of what it may use."""
+        room = self.usable_bytes >= other.usable_bytes and self._host_is_no_worse(other)
+        return (
+            room
+            and all(bool((getattr(self, n) <= getattr(other, n)).all()) for n in _ARRAYS)
+            and all(getattr(self, n) <= getattr(other, n) for n in _NUMBERS)
+        )
+
+    def _host_is_no_worse(self, other: LayerTable) -> bool:
+        if self.host_bytes is None or other.host_bytes is None:
+            return self.host_bytes is None
+        room = self.usable_host_bytes >= other.usable_host_bytes
+        return room and bool((self.host_bytes <= other.host_bytes).all())
+
+
+_ARRAYS = (
+    *("forward_s", "backward_input_s", "backward_weight_s", "recompute_s", "reduction_s", "optimizer_s"),
+    *("static_bytes", "saved_bytes", "transient_bytes"),
+)
+_NUMBERS = ("fixed_bytes", "fixed_update_s", "buffer_bytes")
 
 
 @dataclass(frozen=True)
@@ -142,7 +198,9 @@ class Chain:
 
 @dataclass(frozen=True)
 class ChipGroup:
-    """A node group as the search sees it. price: currency per chip-hour (0 when none is given)."""
+    """A node group as the search sees it. price: currency per chip-hour (0 when none is given).  zero_levels, offloads,
+    stage_replicas: to choose from, as a mode has them.
+    """
 
     name: str
     chip: str
@@ -150,12 +208,25 @@ class ChipGroup:
     chips_per_node: int
     tensor_degrees: tuple[int, ...]
     price: float = 0.0
+    zero_levels: tuple[int | None, ...] = (None,)
+    offloads: tuple[bool, ...] = (False,)
+    stage_replicas: tuple[int, ...] = (1,)
+
+    @property
+    def modes(self) -> tuple[Mode, ...]:
+        """Every way to run a stage on these chips."""
+        choices = product(self.tensor_degrees, self.zero_levels, self.offloads, self.stage_replicas)
+        return tuple(Mode(*choice) for choice in choices)
 
     def slots_per_node(self, tensor: int, context: int = 1) -> int:
         """Stage replicas that fit one node: a replica's (tensor x context) chips never leave a node unless context
         parallelism is larger than the node.
         """
         return self.chips_per_node // (tensor * context)
+
+    def room(self, mode: Mode, setting: Setting) -> int:
+        """Stages in a mode that the group's chips can hold."""
+        return self.max_stages(mode.tensor, setting.data_parallel * mode.replicas, setting.context_parallel)
 
     def max_stages(self, tensor: int, data: int, context: int = 1) -> int:
         """Stages of `data` replicas that the group's chips can hold."""
@@ -181,12 +252,12 @@ class Problem(Protocol):
     @property
     def schedules(self) -> tuple[str, ...]: ...
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        """None when the degree is not possible there (the reason is kept by the cost model)."""
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        """None when the mode is not possible there (the reason is kept by the cost model)."""
         ...
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable: ...
 
 

@@ -3,8 +3,8 @@
 An uplink carries its rate in each direction and shares it evenly:
 - after the last micro-batch, over the stages that reduce gradients through it (all stages reduce at once);
 - in every micro-batch, over the replicas of all stage boundaries that cross it (each needs both directions: activations
-  one way, gradients the other), and with ZeRO-2 and 3 over the reducing stages too; where layers branch, each pair of
-  stages of which one feeds the other is a boundary;
+  one way, gradients the other), and over the stages that reduce then too (ZeRO-2 and 3); where layers branch, each
+  pair of stages of which one feeds the other is a boundary;
 - over the all-to-alls of routed experts by the bytes that each sends through it.
 """
 
@@ -32,12 +32,14 @@ class StageTraffic:
     """A stage of a pipeline.
 
     homes: the switch of every replica.  tensor, context: its degrees.  expert: where its experts live.
+    reduces_always: gradients are reduced in every micro-batch (ZeRO-2 and 3).
     """
 
     homes: tuple[int, ...]
     tensor: int
     context: int
     expert: ExpertLayout
+    reduces_always: bool = False
 
     @property
     def width(self) -> int:
@@ -60,7 +62,7 @@ ChainTraffic = tuple[StageTraffic, ...]
 class Traffic:
     """The traffic of all shapes of a plan. pieces: for each run of layers that the same stages hold, the stage of every
     shape; with one shape each stage is a piece. pairs: of each shape, the stages of which one feeds the other (None:
-    neighbours). reduce_always: gradients are reduced in every micro-batch (ZeRO-2, 3).
+    neighbours).
     """
 
     def __init__(
@@ -69,18 +71,15 @@ class Traffic:
         chains: Sequence[ChainTraffic],
         pieces: Sequence[Sequence[int]],
         pairs: Sequence[Sequence[Pair]] | None = None,
-        *,
-        reduce_always: bool = False,
     ) -> None:
         self.uplinks, self.chains = uplinks, chains
         self.pairs = [[*pairwise(range(len(chain)))] for chain in chains] if pairs is None else pairs
         self._pieces = [tuple(piece) for piece in pieces]
         self._counts = [[Counter(stage.homes) for stage in chain] for chain in chains]
         self._rings = {piece: self._ring(piece) for piece in self._pieces}
-        self._crossing = self._count_boundaries()
-        self._reducing = self._count_rings()
-        if reduce_always:
-            self._crossing = self._reducing = self._crossing + self._reducing
+        self._always = [piece for piece in self._pieces if self._reduces_always(piece)]
+        self._crossing = self._count_boundaries() + self._count_rings(self._always)
+        self._reducing = self._count_rings(self._pieces)
         self._exchanged = self._count_exchanges()
 
     # --- who crosses which uplink ----------------------------------------------------------------------------------
@@ -100,12 +99,18 @@ class Traffic:
                     below[uplink] += width * replicas
         return {uplink: min(chips, total - chips) for uplink, chips in below.items() if chips < total}
 
-    def _count_rings(self) -> Counter[int]:
-        """Stages that reduce over each uplink at once: of several shapes those of the one with the most."""
+    def _reduces_always(self, piece: tuple[int, ...]) -> bool:
+        """Whether the stages that hold a piece reduce in every micro-batch; those of several shapes never do."""
+        return any(self.chains[j][s].reduces_always for j, s in enumerate(piece))
+
+    def _count_rings(self, pieces: Sequence[tuple[int, ...]]) -> Counter[int]:
+        """Stages of these pieces that reduce over each uplink at once: of several shapes those of the one with the
+        most.
+        """
         most: Counter[int] = Counter()
         for j in range(len(self.chains)):
             own: dict[int, set[int]] = {}
-            for piece in self._pieces:
+            for piece in pieces:
                 own.setdefault(piece[j], set()).update(self._rings[piece])
             most |= Counter(uplink for crossed in own.values() for uplink in crossed)
         return most
@@ -149,14 +154,17 @@ class Traffic:
         """What uplinks leave to each of the rings of a piece's layers:
 
         least over the uplinks crossed of   rate / stages at once / rings
+        at once: after the last micro-batch, and for those that reduce in every one also what crosses then
         of one shape no more rings than there are chips on the smaller side (shards of experts may be on one side alone)
         """
         crossed = self._rings[tuple(piece)]
         if not crossed:
             return FREE
-        alone = len(self.chains) == 1
+        alone, always = len(self.chains) == 1, self._reduces_always(tuple(piece))
         rate = min(
-            self.uplinks.rate[u] / self._reducing[u] / (min(rings, chips) if alone else rings)
+            self.uplinks.rate[u]
+            / (max(self._reducing[u], self._crossing[u]) if always else self._reducing[u])
+            / (min(rings, chips) if alone else rings)
             for u, chips in crossed.items()
         )
         homes = [home for j, s in enumerate(piece) for home in self._counts[j][s]]

@@ -24,13 +24,15 @@ _MANY_ELEMENTS = 2.0**40
 
 
 class Ends(NamedTuple):
-    """The two stages of a boundary. inside: it has the link inside a node."""
+    """The two stages of a boundary. inside: it has the link inside a node. replicas: that share a micro-batch."""
 
     source: int
     source_tensor: int
     target: int
     target_tensor: int
     inside: bool
+    source_replicas: int = 1
+    target_replicas: int = 1
 
 
 def transfer_table(
@@ -43,11 +45,18 @@ def transfer_table(
     setting: Setting,
     detour: Detour,
 ) -> TransferTable:
-    """Both ways across a boundary. detour: what the uplinks leave of the way between nodes."""
+    """Both ways across a boundary. detour: what the uplinks leave of the way between nodes.
+
+    Stages with r and q replicas exchange a micro-batch in min(r, q) parts at once, each between max(r, q) / min(r, q)
+    replicas on one side and one on the other; every replica sends or receives its own sequences, every byte once.
+    """
     import numpy as np
 
-    source, source_tensor, target, target_tensor, inside = ends
-    data = setting.data_parallel
+    source, source_tensor, target, target_tensor, inside, r, q = ends
+    parts = min(r, q)
+    assert not max(r, q) % parts, "replicas of neighbouring stages divide each other"
+    data = setting.data_parallel * parts
+    senders, receivers = r // parts, q // parts
     forward = link_inside(links[source]) if inside else link_between(cluster, source, target, data)
     backward = forward if inside else link_between(cluster, target, source, data)
     if not inside:
@@ -55,13 +64,14 @@ def transfer_table(
     context, sequence_parallel = setting.context_parallel, model.training.sequence_parallel
 
     def seconds(elements: float) -> tuple[float, float]:
-        num_bytes = elements * setting.micro_batch_size * element_bytes
-        onward = transfer_s(num_bytes, source_tensor, target_tensor, context, forward)
-        back = transfer_s(num_bytes, target_tensor, source_tensor, context, backward)
+        num_bytes = elements * setting.micro_batch_size * element_bytes / parts
+        sides = source_tensor * senders, target_tensor * receivers
+        onward = transfer_s(num_bytes, *sides, context, forward)
+        back = transfer_s(num_bytes, *sides[::-1], context, backward)
         here, there = links[source].inside, links[target].inside
         degrees = source_tensor, target_tensor
-        onward += gather_after_transfer_s(num_bytes, *degrees, context, sequence_parallel, there)
-        back += gather_after_transfer_s(num_bytes, *degrees[::-1], context, sequence_parallel, here)
+        onward += gather_after_transfer_s(num_bytes / receivers, *degrees, context, sequence_parallel, there)
+        back += gather_after_transfer_s(num_bytes / senders, *degrees[::-1], context, sequence_parallel, here)
         return onward, back
 
     both = np.array([seconds(float(elements)) for elements in kinds.boundary_elements])

@@ -185,6 +185,9 @@ def _stage(cost: CostModel, shape: PipelineShape, index: int, breakdown: StageBr
         tensor_parallel=stage.tensor,
         context_parallel=context,
         expert_parallel=setting.expert_parallel,
+        zero=stage.mode.zero,
+        offload_optimizer=stage.mode.offload or None,
+        replicas=stage.mode.replicas if stage.mode.replicas > 1 else None,
         recompute={name: policy for name, policy in stage.recompute.items() if policy != "none"},
         in_flight=held,
         ranks=tuple(
@@ -198,7 +201,15 @@ def _stage(cost: CostModel, shape: PipelineShape, index: int, breakdown: StageBr
 def memory_of(breakdown: StageBreakdown) -> StageMemory:
     """Whole bytes; the peak is the sum of the rounded parts."""
     parts = {name: round(value) for name, value in breakdown.memory.parts().items()}
-    return StageMemory(peak_bytes=sum(parts.values()), usable_bytes=round(breakdown.memory.usable_bytes), parts=parts)
+    memory = breakdown.memory
+    held = memory.host_bytes
+    return StageMemory(
+        peak_bytes=sum(parts.values()),
+        usable_bytes=round(memory.usable_bytes),
+        parts=parts,
+        host_bytes=None if held is None else round(held),
+        usable_host_bytes=None if held is None else round(memory.usable_host_bytes),
+    )
 
 
 def time_of(breakdown: StageBreakdown) -> StageTime:

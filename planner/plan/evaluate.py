@@ -17,7 +17,7 @@ from planner.cost.uplinks import FREE
 if TYPE_CHECKING:
     from planner.cost.breakdown import StageBreakdown
     from planner.cost.model import CostModel
-    from planner.cost.tables import Chain, Setting
+    from planner.cost.tables import Chain, Mode, Setting
     from planner.cost.traffic import StageWays
     from planner.cost.uplinks import Detour
     from planner.plan.schema import Prediction
@@ -41,26 +41,30 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class StageChoice:
-    """A stage: index of the node group, tensor parallel degree, layers first..end-1 of the chain, policy of each
-    recomputed layer.
+    """A stage: index of the node group, its mode, layers first..end-1 of the chain, policy of each recomputed layer.
 
     layers: its layers by position, ascending, where they are no such range (then first is theirs, end one beyond the
     last).
     """
 
     group: int
-    tensor: int
+    mode: Mode
     first: int
     end: int
     recompute: Mapping[str, str]
     layers: tuple[int, ...] | None = None
 
     @classmethod
-    def of(cls, group: int, tensor: int, held: Sequence[int], recompute: Mapping[str, str]) -> StageChoice:
+    def of(cls, group: int, mode: Mode, held: Sequence[int], recompute: Mapping[str, str]) -> StageChoice:
         """The stage that holds these layers, ascending."""
         first, end = held[0], held[-1] + 1
         layers = None if end - first == len(held) else tuple(held)
-        return cls(group, tensor, first, end, recompute, layers)
+        return cls(group, mode, first, end, recompute, layers)
+
+    @property
+    def tensor(self) -> int:
+        """Its tensor parallel degree."""
+        return self.mode.tensor
 
     @property
     def held(self) -> Sequence[int]:
@@ -77,7 +81,8 @@ class PipelineShape:
     """What decides a pipeline's numbers.
 
     setting: its data_parallel counts the replicas of all shapes of the plan; `mixed` when there are several shapes.
-    replicas: those of this shape.  places[s][i]: of replica i of stage s.
+    replicas: those of this shape.  places[s][i]: of replica i of stage s; a stage with r replicas of its own in each
+    pipeline has r times as many, those of one pipeline together.
     """
 
     schedule: str
@@ -89,12 +94,13 @@ class PipelineShape:
 
     def chips(self, stage: StageChoice) -> int:
         """Chips of all replicas of a stage."""
-        return stage.tensor * self.setting.context_parallel * self.replicas
+        return stage.mode.chips * self.setting.context_parallel * self.replicas
 
     def same_node(self, a: int, b: int) -> bool:
         """Whether two stages sit in the same node of the same group in every replica."""
-        together = all(x[0] == y[0] for x, y in zip(self.places[a], self.places[b], strict=True))
-        return self.stages[a].group == self.stages[b].group and together
+        if self.stages[a].group != self.stages[b].group:
+            return False
+        return all(x[0] == y[0] for x, y in zip(self.places[a], self.places[b], strict=True))
 
 
 @dataclass(frozen=True)
@@ -142,7 +148,7 @@ def traffic_of(cost: CostModel, shapes: Sequence[PipelineShape]) -> Traffic | No
         return None
     chains = [
         tuple(
-            cost.stage_traffic(stage.group, stage.tensor, shape.setting, [node for node, _ in places])
+            cost.stage_traffic(stage.group, stage.mode, shape.setting, [node for node, _ in places])
             for stage, places in zip(shape.stages, shape.places, strict=True)
         )
         for shape in shapes
@@ -151,7 +157,7 @@ def traffic_of(cost: CostModel, shapes: Sequence[PipelineShape]) -> Traffic | No
     if len(shapes) > 1:
         pieces = [piece.stages for piece in shared_layers([[stage.end for stage in h.stages] for h in shapes])]
     pairs = [[*sent_between(cost.chain, [stage.held for stage in shape.stages])] for shape in shapes]
-    return Traffic(cost.uplinks, chains, pieces, pairs, reduce_always=cost.reduces_always)
+    return Traffic(cost.uplinks, chains, pieces, pairs)
 
 
 @dataclass(frozen=True)
@@ -184,7 +190,7 @@ def _evaluate(
     stages = tuple(
         cost.breakdown(
             stage.group,
-            stage.tensor,
+            stage.mode,
             shape.setting,
             cost.kind_counts(stage.names(cost.chain), stage.recompute),
             in_flight,
@@ -233,7 +239,7 @@ def _boundary(
     if setting.mixed:
         groups = min(source.group, target.group), max(source.group, target.group)
         setting = replace(setting, data_parallel=max(1, crossed[groups]), mixed=False)
-    table = cost.transfer(source.group, source.tensor, target.group, target.tensor, same, setting, detour)
+    table = cost.transfer(source.group, source.mode, target.group, target.mode, same, setting, detour)
     if cost.chain.tensors is None:
         last = source.end - 1
         kind = cost.chain.kinds[last]

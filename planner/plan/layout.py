@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planner.cost.placement import Block, chips_of_slot, place_blocks, slot_of
+from planner.cost.tables import Mode
 from planner.plan.evaluate import PipelineShape, Place, StageChoice
 
 if TYPE_CHECKING:
@@ -13,8 +14,9 @@ if TYPE_CHECKING:
 
     from planner.cost.model import CostModel
     from planner.cost.tables import ChipGroup, Setting
+    from planner.plan.schema import Stage
 
-__all__ = ["PipelineChoice", "places_of", "setting_of_shape", "shapes_of"]
+__all__ = ["PipelineChoice", "mode_of", "places_of", "setting_of_shape", "shapes_of"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ def shapes_of(cost: CostModel, choices: Sequence[PipelineChoice]) -> tuple[Pipel
     """The choices with their places. Choices that do not fit the chips are the caller's mistake."""
     counts = [choice.num_replicas for choice in choices]
     blocks = [
-        [Block(s.group, s.tensor * choice.setting.context_parallel, n) for s in choice.stages]
+        [Block(s.group, s.tensor * choice.setting.context_parallel, n * s.mode.replicas) for s in choice.stages]
         for choice, n in zip(choices, counts, strict=True)
     ]
     places = places_of(cost.groups, blocks)
@@ -56,6 +58,17 @@ def shapes_of(cost: CostModel, choices: Sequence[PipelineChoice]) -> tuple[Pipel
             own,
         )
         for choice, n, own in zip(choices, counts, places, strict=True)
+    )
+
+
+def mode_of(cost: CostModel, stage: Stage) -> Mode:
+    """How a stage of a plan runs. Where the model file leaves one ZeRO level, saying it and not saying it are one."""
+    only = cost.zero_levels[0] if len(cost.zero_levels) == 1 else None
+    return Mode(
+        stage.tensor_parallel,
+        None if stage.zero == only else stage.zero,
+        bool(stage.offload_optimizer),
+        stage.num_replicas,
     )
 
 

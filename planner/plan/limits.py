@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["limit_violations"]
 
+_OFFLOAD = {"never": (False,), "allowed": (False, True), "always": (True,)}
+"""Whether a stage may offload its optimizer states."""
+
 
 def limit_violations(subject: Subject) -> Iterator[Violation]:
     """Choices outside `training:` and `constraints:` of the model file."""
@@ -50,6 +53,12 @@ def _training_violations(subject: Subject, pipeline: Pipeline, where: str) -> It
         ("stages[0].context_parallel", first.context_parallel, training.context_parallel),
         ("stages[0].expert_parallel", first.expert_parallel, training.expert_parallel),
     ]
+    levels = subject.cost.zero_levels
+    for index, stage in enumerate(pipeline.stages):
+        choices.append((f"stages[{index}].zero", levels[0] if stage.zero is None else stage.zero, levels))
+        offload = tuple(_OFFLOAD[training.offload_optimizer])
+        choices.append((f"stages[{index}].replicas", stage.num_replicas, training.stage_replicas))
+        choices.append((f"stages[{index}].offload_optimizer", bool(stage.offload_optimizer), offload))
     for name, value, allowed in choices:
         if allowed is not None and value not in allowed:
             message = f"is {value}; the model file allows {', '.join(str(choice) for choice in allowed)}"

@@ -10,7 +10,7 @@ from planner.cost.placement import Block
 from planner.cost.tables import Setting
 from planner.plan.assemble import memory_of, tied_layers, time_of
 from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_plan, predict
-from planner.plan.layout import places_of, setting_of_shape
+from planner.plan.layout import mode_of, places_of, setting_of_shape
 from planner.plan.notices import stage_name
 from planner.plan.prices import price_per_hour, training_estimate
 from planner.plan.ranks import ChipMap
@@ -18,7 +18,7 @@ from planner.plan.violation import Subject, Violation
 
 if TYPE_CHECKING:
     from planner.cost.breakdown import StageBreakdown
-    from planner.plan.schema import Pipeline, PlanModel, Stage
+    from planner.plan.schema import Pipeline, PlanModel, Stage, StageMemory
 
 __all__ = ["number_violations"]
 
@@ -70,7 +70,7 @@ def _degree_violations(subject: Subject, pipeline: Pipeline, setting: Setting, w
     """Degrees that the model's heads, the node or the experts do not allow."""
     index_of = {group.name: index for index, group in enumerate(subject.cost.groups)}
     for index, stage in enumerate(pipeline.stages):
-        reason = subject.cost.why_not(index_of[stage.node_group], stage.tensor_parallel, setting)
+        reason = subject.cost.why_not(index_of[stage.node_group], mode_of(subject.cost, stage), setting)
         if reason is not None:
             yield Violation("degrees", f"{where}.stages[{index}]", reason)
         unknown = sorted(set(stage.recompute.values()) - set(subject.cost.policies))
@@ -86,8 +86,9 @@ def _shape(subject: Subject, pipeline: Pipeline, setting: Setting) -> PipelineSh
     stages = []
     for stage in pipeline.stages:
         held = tuple(position_of[name] for name in stage.layers)
-        degree, recompute = stage.tensor_parallel, dict(stage.recompute)
-        stages.append(StageChoice.of(index_of[stage.node_group], degree, held, recompute))
+        stages.append(
+            StageChoice.of(index_of[stage.node_group], mode_of(subject.cost, stage), held, dict(stage.recompute))
+        )
     chips = ChipMap(subject.plan.inputs.cluster.document)
     homes = [[chips.place(ranks[0]) for ranks in stage.ranks] for stage in pipeline.stages]
     places = tuple(tuple((home.node, home.slot) for home in stage) for stage in homes)
@@ -112,6 +113,7 @@ def _memory_violations(name: str, stage: Stage, breakdown: StageBreakdown, where
     for part, says, needs in sorted(pairs):
         if abs(says - needs) > max(_SLACK_BYTES, _RELATIVE * needs):
             yield Violation("memory-numbers", f"{where}.memory.{part}", f"is {says}, the cost model says {needs}")
+    yield from _host_violations(name, stage, actual, where)
     over = actual.peak_bytes - actual.usable_bytes
     if over > _SLACK_BYTES:
         message = (
@@ -119,6 +121,25 @@ def _memory_violations(name: str, stage: Stage, breakdown: StageBreakdown, where
             f" {format_bytes(actual.usable_bytes)} is usable: {format_bytes(over)} too much"
         )
         yield Violation("memory", f"{where}.memory", message)
+
+
+def _host_violations(name: str, stage: Stage, actual: StageMemory, where: str) -> Iterator[Violation]:
+    """Host memory: stated where states are offloaded, as the cost model has it, and within the share."""
+    from planner.spec.units import format_bytes
+
+    for part in ("host_bytes", "usable_host_bytes"):
+        says, needs = getattr(stage.memory, part), getattr(actual, part)
+        if (says is None) != (needs is None) or abs((says or 0) - (needs or 0)) > max(
+            _SLACK_BYTES, _RELATIVE * (needs or 0)
+        ):
+            yield Violation("memory-numbers", f"{where}.memory.{part}", f"is {says}, the cost model says {needs}")
+    held, usable = actual.host_bytes, actual.usable_host_bytes
+    if held is not None and usable is not None and held - usable > _SLACK_BYTES:
+        message = (
+            f"{name} on {stage.node_group} needs {format_bytes(held)} of host memory a chip, {format_bytes(usable)} is"
+            f" its share: {format_bytes(held - usable)} too much"
+        )
+        yield Violation("memory", f"{where}.memory.host_bytes", message)
 
 
 def _close(stated: float, actual: float) -> bool:
@@ -185,7 +206,10 @@ def _file_order_violations(subject: Subject, shapes: Sequence[PipelineShape]) ->
         return
     where, step = "certificate.solver.file_order_step_s", subject.plan.prediction.step_time_s
     blocks = [
-        [Block(stage.group, stage.tensor * shape.setting.context_parallel, shape.replicas) for stage in shape.stages]
+        [
+            Block(s.group, s.tensor * shape.setting.context_parallel, shape.replicas * s.mode.replicas)
+            for s in shape.stages
+        ]
         for shape in shapes
     ]
     places = places_of(subject.cost.groups, blocks)

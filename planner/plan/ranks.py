@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["ChipMap", "ChipPlace", "Peer", "RankView", "ReductionGroup", "view_of_rank"]
 
+_DEFAULT_ZERO = 1
+"""Of a model document that does not say."""
+
 
 @dataclass(frozen=True)
 class ChipPlace:
@@ -58,6 +61,9 @@ class RankView:
     several pipelines, where that differs from layer to layer: reduction_groups then speak for routed experts too.
     reduction_groups: for every other weight of the stage's layers.
     tied_groups: for matrices that two layers share and that, in some pipeline of the island, two stages hold.
+    zero: ZeRO level of the stage.  offload_optimizer: whether its optimizer states are in host memory.
+    stage_replicas, stage_replica: chip groups that share each micro-batch of this pipeline at this stage, and which of
+    them this is: it works on that part of the sequences of every micro-batch.
     first_sequence, num_sequences: this replica's share of each global batch.
     """
 
@@ -90,6 +96,10 @@ class RankView:
     expert_rank: int
     expert_group: tuple[int, ...]
     expert_reduction_group: tuple[int, ...]
+    zero: int
+    offload_optimizer: bool
+    stage_replicas: int
+    stage_replica: int
     previous: tuple[int, ...]
     next: tuple[int, ...]
     receives_from: tuple[Peer, ...]
@@ -168,14 +178,14 @@ def view_of_rank(plan: Plan, rank: int) -> RankView:
         )
     process_of = {chip: index for index, chip in enumerate(used)}
     for seat in _seats(plan):
-        if used[rank] in seat.stage.ranks[seat.replica]:
+        if used[rank] in seat.chips:
             return _view(plan, seat, used[rank], process_of)
     raise AssertionError(f"rank {rank} is used by no stage")
 
 
 @dataclass(frozen=True)
 class _Seat:
-    """One replica of one stage."""
+    """One replica of one stage. share: which of the stage's own replicas it is."""
 
     island: int
     pipeline_index: int
@@ -184,6 +194,17 @@ class _Seat:
     stage_index: int
     stage: Stage
     first_sequence: int
+    share: int = 0
+
+    @property
+    def row(self) -> int:
+        """Its place in the stage's ranks."""
+        return self.replica * self.stage.num_replicas + self.share
+
+    @property
+    def chips(self) -> tuple[int, ...]:
+        """Its chips."""
+        return self.stage.ranks[self.row]
 
 
 def _seats(plan: Plan) -> Iterator[_Seat]:
@@ -192,7 +213,8 @@ def _seats(plan: Plan) -> Iterator[_Seat]:
         for j, pipeline in enumerate(island.pipelines):
             for replica in range(pipeline.replicas):
                 for s, stage in enumerate(pipeline.stages):
-                    yield _Seat(i, j, pipeline, replica, s, stage, sequence)
+                    for share in range(stage.num_replicas):
+                        yield _Seat(i, j, pipeline, replica, s, stage, sequence, share)
                 sequence += pipeline.micro_batches * pipeline.micro_batch_size
 
 
@@ -200,7 +222,7 @@ def _view(plan: Plan, seat: _Seat, chip_rank: int, process_of: Mapping[int, int]
     chip_map = ChipMap(plan.inputs.cluster.document)
     place = chip_map.place(chip_rank)
     pipeline, stage = seat.pipeline, seat.stage
-    chips = stage.ranks[seat.replica]
+    chips = seat.chips
     position = chips.index(chip_rank)
     context_rank, tensor_rank = divmod(position, stage.tensor_parallel)
     group = [process_of[chip] for chip in chips]
@@ -239,6 +261,10 @@ def _view(plan: Plan, seat: _Seat, chip_rank: int, process_of: Mapping[int, int]
         expert_rank=experts.index(process_of[chip_rank]),
         expert_group=experts,
         expert_reduction_group=same_experts,
+        zero=_zero_of(plan, stage),
+        offload_optimizer=bool(stage.offload_optimizer),
+        stage_replicas=stage.num_replicas,
+        stage_replica=seat.share,
         previous=_neighbour(seat, -1, process_of),
         next=_neighbour(seat, +1, process_of),
         receives_from=_peers(
@@ -251,6 +277,15 @@ def _view(plan: Plan, seat: _Seat, chip_rank: int, process_of: Mapping[int, int]
     )
 
 
+def _zero_of(plan: Plan, stage: Stage) -> int:
+    """The stage's ZeRO level, or the only one of the model."""
+    if stage.zero is not None:
+        return stage.zero
+    training = plan.inputs.model.document.get("training", {})
+    level = training.get("zero", _DEFAULT_ZERO) if isinstance(training, Mapping) else _DEFAULT_ZERO
+    return level if isinstance(level, int) else _DEFAULT_ZERO
+
+
 def _node(place: ChipPlace) -> tuple[int, int]:
     return place.group, place.node
 
@@ -259,12 +294,19 @@ def _neighbour(seat: _Seat, step: int, process_of: Mapping[int, int]) -> tuple[i
     index = seat.stage_index + step
     if not 0 <= index < len(seat.pipeline.stages):
         return ()
-    return tuple(process_of[chip] for chip in seat.pipeline.stages[index].ranks[seat.replica])
+    return _across(seat, index, process_of)
+
+
+def _across(seat: _Seat, index: int, process_of: Mapping[int, int]) -> tuple[int, ...]:
+    """Processes of another stage of this pipeline that have a sequence of a micro-batch in common with this one."""
+    stage, own = seat.pipeline.stages[index], seat.stage.num_replicas
+    count = stage.num_replicas
+    rows = [seat.replica * count + i for i in range(count) if _overlap(seat.share, own, i, count)]
+    return tuple(process_of[chip] for row in rows for chip in stage.ranks[row])
 
 
 def _peers(seat: _Seat, stages: list[int], process_of: Mapping[int, int]) -> tuple[Peer, ...]:
-    ranks = {s: seat.pipeline.stages[s].ranks[seat.replica] for s in sorted(stages)}
-    return tuple(Peer(s, tuple(process_of[chip] for chip in chips)) for s, chips in ranks.items())
+    return tuple(Peer(s, _across(seat, s, process_of)) for s in sorted(set(stages)))
 
 
 def _expert_groups(
@@ -275,7 +317,7 @@ def _expert_groups(
     e a multiple of t: e chips in a row (replicas one after the other, tensor fastest) share all experts, each whole.
     otherwise: every expert is divided over the tensor group, and e chips with equal tensor rank share them.
     """
-    stage, replica = seat.stage, seat.replica
+    stage, replica = seat.stage, seat.row
     degree = stage.expert_parallel
     chips = [process_of[chip] for ranks in stage.ranks for chip in ranks]
     if degree == 1:
@@ -325,7 +367,7 @@ def _holders(
             width = peer.stage.tensor_parallel
             ranks.update(
                 process_of[chip]
-                for position, chip in enumerate(peer.stage.ranks[peer.replica])
+                for position, chip in enumerate(peer.chips)
                 if _overlap(tensor_rank, degree, position % width, width)
             )
     return tuple(sorted(ranks))

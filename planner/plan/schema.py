@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from planner.plan.ranks import RankView, view_of_rank
 
@@ -55,6 +55,14 @@ class PlanModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
 
 
+def _without(document: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """A document in which `keys` only stand when there is something: plans without a choice do not speak of it."""
+    for key in keys:
+        if document.get(key) is None:
+            document.pop(key, None)
+    return document
+
+
 class InputDocument(PlanModel):
     """A normalised input, whole, so that the plan can be explained and solved again without its files."""
 
@@ -94,11 +102,19 @@ class StageMemory(PlanModel):
     parts: dict[str, Bytes]
     """Bytes by purpose: weights, gradients, optimizer, activations (of all micro-batches in flight), transient (the
     largest working set) and buffers (what neighbours send)."""
+    host_bytes: Bytes | None = None
+    """Bytes of host memory that one chip's offloaded optimizer states take. Absent: none are offloaded."""
+    usable_host_bytes: Bytes | None = None
+    """One chip's share of the host memory that training may use. Absent with `host_bytes`."""
 
     @property
     def is_tight(self) -> bool:
         """Less than a tenth of what is usable is left: fragmentation or a library's buffer may be too much."""
         return self.peak_bytes > (1 - TIGHT_FRACTION) * self.usable_bytes
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(handler(self), "host_bytes", "usable_host_bytes")
 
 
 class StageTime(PlanModel):
@@ -137,17 +153,33 @@ class Stage(PlanModel):
     """Chips that share each sequence."""
     expert_parallel: Count = 1
     """Chips over which routed experts are spread."""
+    zero: Annotated[int, Field(ge=0, le=3)] | None = None
+    """ZeRO level. Absent where the model file leaves no choice: that of `training.zero`."""
+    offload_optimizer: Literal[True] | None = None
+    """Its optimizer states are in host memory. Absent: on the chips."""
+    replicas: Count | None = None
+    """Chip groups that share each micro-batch of one pipeline, each with its part of the sequences. Absent: one."""
     recompute: dict[str, Literal["selective", "full"]] = Field(default_factory=dict)
     """Layers that keep less than everything for the backward pass; layers that are not named keep all."""
     in_flight: Count
     """Micro-batches whose activations the stage holds at its peak."""
     ranks: Annotated[tuple[Annotated[tuple[Index, ...], Field(min_length=1)], ...], Field(min_length=1)]
     """`ranks[i]`: the (tensor x context) chips of replica i, tensor fastest; chips are numbered in the order of the
-    cluster's node groups, nodes and chips, idle ones included."""
+    cluster's node groups, nodes and chips, idle ones included. With `replicas` of its own, those of one pipeline come
+    one after the other."""
     memory: StageMemory
     """Memory of one chip."""
     time: StageTime
     """Times of one replica."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_no_choice(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(handler(self), "zero", "offload_optimizer", "replicas")
+
+    @property
+    def num_replicas(self) -> int:
+        """Chip groups that share each micro-batch of one pipeline."""
+        return self.replicas or 1
 
 
 class Transfer(PlanModel):

@@ -124,8 +124,16 @@ def _mix_violations(subject: Subject) -> Iterator[Violation]:
     if subject.cost.chain.tensors is not None:
         message = "are of several shapes; those of a model whose layers branch are of one"
         yield Violation("pipelines", subject.whole, message)
-    zero = subject.model.training.zero
-    if zero > 1:
+    levels = subject.cost.zero_levels
+    zero = max(levels)
+    if len(levels) > 1:
+        message = (
+            "are of several shapes; the stages of several shapes that hold a layer would have ZeRO levels of their own"
+        )
+        yield Violation("pipelines", subject.whole, message)
+    elif any(stage.num_replicas > 1 for _, pipeline in subject.entries for stage in pipeline.stages):
+        yield Violation("pipelines", subject.whole, "are of several shapes; their stages have no replicas of their own")
+    elif zero > 1:
         message = f"are of several shapes, which run unequal numbers of micro-batches; ZeRO {zero} reduces in each"
         yield Violation("pipelines", subject.whole, message)
     expert = subject.entries[0][1].stages[0].expert_parallel
@@ -140,8 +148,9 @@ def _count_violations(subject: Subject, pipeline: Pipeline, where: str) -> Itera
     of = "the first stage" if len(subject.entries) == 1 else "the first stage of the first pipeline"
     for index, stage in enumerate(pipeline.stages):
         place = f"{where}.stages[{index}]"
-        if len(stage.ranks) != pipeline.replicas:
-            message = f"has ranks for {len(stage.ranks)} replicas, the pipeline has {pipeline.replicas}"
+        if len(stage.ranks) != pipeline.replicas * stage.num_replicas:
+            own = f" x {stage.num_replicas} of the stage" if stage.num_replicas > 1 else ""
+            message = f"has ranks for {len(stage.ranks)} replicas, the pipeline has {pipeline.replicas}{own}"
             yield Violation("replicas", f"{place}.ranks", message)
         width = stage.tensor_parallel * stage.context_parallel
         wrong = [i for i, chips in enumerate(stage.ranks) if len(chips) != width]
@@ -225,7 +234,11 @@ def _placement_violations(subject: Subject) -> Iterator[Violation]:
     index_of = {group.name: index for index, group in enumerate(groups)}
     blocks = [
         [
-            Block(index_of[stage.node_group], stage.tensor_parallel * stage.context_parallel, pipeline.replicas)
+            Block(
+                index_of[stage.node_group],
+                stage.tensor_parallel * stage.context_parallel,
+                pipeline.replicas * stage.num_replicas,
+            )
             for stage in pipeline.stages
         ]
         for _, pipeline in subject.entries

@@ -139,15 +139,26 @@ def _up_to(seconds: float) -> str:
 
 
 def _placement_table(pipeline: Pipeline) -> Table:
-    """Who holds what; chips of all replicas. Degrees of context and expert parallelism are shown when one is not 1."""
+    """Who holds what; chips of all replicas. Degrees of context and expert parallelism are shown when one is not 1,
+    ZeRO levels where they were chosen, where optimizer states are where some are in host memory, and the share of a
+    micro-batch that a chip group has where that is not always all.
+    """
     context = any(stage.context_parallel > 1 for stage in pipeline.stages)
     expert = any(stage.expert_parallel > 1 for stage in pipeline.stages)
-    columns = ["", "node group", "chips", "tp", *(["cp"] if context else []), *(["ep"] if expert else [])]
-    table = new_table(*columns, "layers", "recompute", right=("", "chips", "tp", "cp", "ep"))
+    zero = any(stage.zero is not None for stage in pipeline.stages)
+    offload = any(stage.offload_optimizer for stage in pipeline.stages)
+    shares = any(stage.num_replicas > 1 for stage in pipeline.stages)
+    marks = ("cp", context), ("ep", expert), ("ZeRO", zero), ("states", offload), ("share", shares)
+    shown = [name for name, any_of in marks if any_of]
+    columns = ["", "node group", "chips", "tp", *shown]
+    table = new_table(*columns, "layers", "recompute", right=("", "chips", "tp", "cp", "ep", "ZeRO"))
     for index, stage in enumerate(pipeline.stages):
         degrees = [str(stage.tensor_parallel)]
         degrees += [str(stage.context_parallel)] if context else []
         degrees += [str(stage.expert_parallel)] if expert else []
+        degrees += [str(stage.zero)] if zero else []
+        degrees += ["host" if stage.offload_optimizer else "chip"] if offload else []
+        degrees += [f"1/{stage.num_replicas}" if stage.num_replicas > 1 else "1"] if shares else []
         chips = f"{sum(len(replica) for replica in stage.ranks):,}"
         table.add_row(str(index), stage.node_group, chips, *degrees, layer_ranges(stage.layers), _recompute(stage))
     return table

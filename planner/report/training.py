@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.console import RenderableType
 from rich.text import Text
 
+from planner.cost.precision import zero_levels
 from planner.report.bars import heading, indented
 from planner.report.words import format_count, format_number, plural
 from planner.spec.units import format_duration
@@ -32,9 +33,10 @@ def trained_line(plan: Plan) -> str | None:
     except (ValidationError, InputError):
         return None  # `dplan check` says what is wrong with it
     training = model.training
+    levels = " or ".join(str(level) for level in zero_levels(training))
     return (
         f"{parameters} parameters, {training.global_batch:,} x {training.sequence_length:,} tokens a step,"
-        f" {training.precision}, {training.optimizer}, ZeRO {training.zero}"
+        f" {training.precision}, {training.optimizer}, ZeRO {levels}"
     )
 
 

@@ -34,8 +34,10 @@ ANY_ORDER = "every order that the graph allows: the layers of a stage are contig
 MODEL_ORDER = "the model's own, every stage fed by the one before it"
 _SHARE, _LARGER_SHARE = 0.5, 0.85
 """Of the time limit that the search over the model's order may take; the larger one where there is hardly another."""
-_SHORT_S = 5.0
-"""Seconds for the sets of such a model, where its own order is decided."""
+_FEW = 24
+"""Shapes that the sets of such a model are placed on, where its own order is decided; not seconds, which would give
+another plan on another machine.
+"""
 
 
 def leaves_no_choice(chain: Chain) -> bool:
@@ -79,13 +81,12 @@ def search_any_order(
     outcome = search(problem, replace(settings, time_limit_s=share * settings.time_limit_s), progress, should_stop)
     leaf, split = outcome.leaf, None if outcome.leaf is None else settled(outcome)
     start = None if leaf is None or split is None else _placed(leaf, split)
-    if outcome.why_stopped == "gap" and leaves_no_choice(problem.chain):
-        deadline = min(deadline, time.monotonic() + _SHORT_S)
+    few = _FEW if outcome.why_stopped == "gap" and leaves_no_choice(problem.chain) else None
     if settings.price_per_chip_s is not None or settings.limits.layers_per_stage is not None:
         answer = WholeAnswer(start, _least_bound(problem, settings), {}, outcome.why_stopped != "time")
     else:
         report = _reported(progress, outcome, begin)
-        answer = search_sets(problem, settings.limits, start, settings.gap, deadline, should_stop, report)
+        answer = search_sets(problem, settings.limits, start, settings.gap, deadline, should_stop, report, few)
     if answer.placed is None:
         if outcome.why_stopped == "exhausted" and not math.isinf(answer.bound):
             raise _unproved()
@@ -99,16 +100,20 @@ def _concluded(
     """Which space the certificate speaks of: all orders where their bound is close enough or no worse.
 
     in_order: the plan is the best of the search over the model's order, and every stage of it feeds the next one.
+    Whatever the clock had a part in ends by `time`, also where the gap is closed.
     """
     placed, statistics = answer.placed, {**outcome.statistics, **answer.statistics}
     assert placed is not None
     weight = outcome.objective / outcome.step_time if outcome.leaf is not None else 1.0
     objective = weight * placed.step_time
+    in_time = outcome.why_stopped != "time" and answer.in_time
+    ended: WhyStopped = "interrupted" if should_stop() else "time"
     if objective - answer.bound <= max(settings.gap, 1e-6) * objective * (1 + 1e-6):
-        return InAnyOrder(placed, objective, answer.bound, ANY_ORDER, "gap", statistics)
+        return InAnyOrder(placed, objective, answer.bound, ANY_ORDER, "gap" if in_time else ended, statistics)
+    why = ended if not in_time else "exhausted"
     if in_order and answer.bound < outcome.bound:
-        return InAnyOrder(placed, objective, outcome.bound, MODEL_ORDER, outcome.why_stopped, statistics)
-    why: WhyStopped = "interrupted" if should_stop() else ("exhausted" if answer.in_time else "time")
+        why = outcome.why_stopped if in_time else ended
+        return InAnyOrder(placed, objective, outcome.bound, MODEL_ORDER, why, statistics)
     return InAnyOrder(placed, objective, answer.bound, ANY_ORDER, why, statistics)
 
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from planner.cost.tables import Mode
+
     Floats = NDArray[np.float64]
 
 __all__ = ["Refuter"]
@@ -39,6 +41,8 @@ _FOREVER = 1e30
 """A step time that no plan needs: what is refuted at it cannot be placed at all."""
 _INSTANT = 1e-12
 """Seconds: no step is shorter; layers without work have a rate bound of zero."""
+_Rows = list[list[tuple["Mode", "NDArray[np.int64]"]]]
+"""Of every group: a mode, and the numbers of the nodes that have it."""
 
 
 class Refuter:
@@ -48,9 +52,9 @@ class Refuter:
         self.root = root
         self.num_groups = len(root.groups)
         self.total = 0.0
-        self._tables: dict[tuple[int, int], StairTable] = {}
+        self._tables: dict[tuple[int, Mode], StairTable] = {}
         self._links = LinkFloor(root)
-        self._inner: dict[tuple[int, int], float] = {}
+        self._inner: dict[tuple[int, Mode], float] = {}
         self._beta: float = 0.5
         self._least_update = 0.0
         self._prepare()
@@ -59,8 +63,8 @@ class Refuter:
         root = self.root
         ratios, updates, forward = [], [], []
         for g in range(self.num_groups):
-            for t in root.degrees(g):
-                options = root.options(g, t)
+            for mode in root.modes(g):
+                options = root.options(g, mode)
                 assert options is not None
                 ratios.append(options.backward_share)
                 updates.append(options.least_update)
@@ -72,13 +76,13 @@ class Refuter:
         self._least_update = min(updates, default=0.0)
         self.total = root.total_work()
 
-    def _inner_transfer(self, g: int, t: int) -> float:
-        if (g, t) not in self._inner:
-            self._inner[g, t] = self._least_inner_transfer(g, t)
-        return self._inner[g, t]
+    def _inner_transfer(self, g: int, mode: Mode) -> float:
+        if (g, mode) not in self._inner:
+            self._inner[g, mode] = self._least_inner_transfer(g, mode)
+        return self._inner[g, mode]
 
-    def _least_inner_transfer(self, g: int, t: int) -> float:
-        return min(self.root.least_transfer(g, t, g, t, same).both for same in (True, False))
+    def _least_inner_transfer(self, g: int, mode: Mode) -> float:
+        return min(self.root.least_transfer(g, mode, g, mode, same).both for same in (True, False))
 
     def refuted(
         self, nodes: list[Node], step_time: Floats | Sequence[float] | float
@@ -90,22 +94,33 @@ class Refuter:
 
         n = len(nodes)
         limit = np.broadcast_to(np.asarray(step_time, dtype=float), (n,))
-        tensor = np.array([x.tensor for x in nodes])
+        rows = self._rows(nodes)
         low, high = np.array([x.low for x in nodes]), np.array([x.high for x in nodes])
-        transfers, wait = self._transfer_floor(nodes, tensor, low)
+        transfers, wait = self._transfer_floor(nodes, rows, low)
         through = np.zeros(n)
         dead = np.zeros(n, dtype=bool)
         spare = np.full(n, np.inf)
         for _ in range(_ROUNDS):
             room = limit - through - transfers - self._least_update
             limits = (limit, limit - self._forward * through)
-            capacity, speed = self._capacities(tensor, high, room, limits)
+            capacity, speed = self._capacities(rows, high, room, limits)
             spare = capacity.sum(axis=1) / self.total - 1.0
             previous, through = through, self._fill(capacity, speed)
             dead |= (spare < -1e-9) | (room <= 0) | (self._way(through, transfers, wait) > limit)
             if np.all((through <= previous * (1 + 1e-6)) | dead):
                 break
         return dead, np.where(dead, np.minimum(spare, -1e-9), spare)
+
+    def _rows(self, nodes: list[Node]) -> _Rows:
+        """The nodes that have a group in a mode, mode by mode; idle ones left out."""
+        import numpy as np
+
+        found: list[dict[Mode, list[int]]] = [{} for _ in range(self.num_groups)]
+        for i, node in enumerate(nodes):
+            for g, mode in enumerate(node.modes):
+                if mode != IDLE:
+                    found[g].setdefault(mode, []).append(i)
+        return [[(mode, np.array(rows)) for mode, rows in own.items()] for own in found]
 
     def bound(self, node: Node) -> float:
         """A lower bound of a node's step time: the largest refuted T to 0.4 %; inf when no T is possible (memory)."""
@@ -133,49 +148,42 @@ class Refuter:
         """One micro-batch's way and the slowest link's wait: no step is shorter."""
         return (through + transfers + wait + self._least_update) * (1 - 1e-9)
 
-    def _transfer_floor(
-        self, nodes: list[Node], tensor: NDArray[np.int64], low: NDArray[np.int64]
-    ) -> tuple[Floats, Floats]:
+    def _transfer_floor(self, nodes: list[Node], rows: _Rows, low: NDArray[np.int64]) -> tuple[Floats, Floats]:
         """Least round trip over all boundaries of each node, and least wait for the slowest between groups."""
         import numpy as np
 
-        links = [self._links.of(node.tensor, sum(node.high)) for node in nodes]
+        links = [self._links.of(node.modes, sum(node.high)) for node in nodes]
         total: Floats = np.array([cost.round_trip for cost in links])
-        for g in range(self.num_groups):
-            for t in np.unique(tensor[:, g]):
-                if t > 0:
-                    inner = np.maximum(low[:, g] - 1, 0) * self._inner_transfer(g, int(t))
-                    total = total + np.where(tensor[:, g] == t, inner, 0.0)
+        for g, own in enumerate(rows):
+            for mode, at in own:
+                if mode != OPEN:
+                    total[at] += np.maximum(low[at, g] - 1, 0) * self._inner_transfer(g, mode)
         return total, np.array([cost.wait for cost in links])
 
     def _capacities(
-        self, tensor: NDArray[np.int64], high: NDArray[np.int64], room: Floats, limits: tuple[Floats, Floats]
+        self, rows: _Rows, high: NDArray[np.int64], room: Floats, limits: tuple[Floats, Floats]
     ) -> tuple[Floats, Floats]:
         """(N, G) most work of each group, and least seconds per work."""
         import numpy as np
 
-        capacity, speed = np.zeros(tensor.shape), np.full(tensor.shape, np.inf)
+        capacity, speed = np.zeros(high.shape), np.full(high.shape, np.inf)
         stages = high.sum(axis=1)
-        for g in range(self.num_groups):
-            for t in np.unique(tensor[:, g]):
-                if t == IDLE:
-                    continue
-                rows = np.nonzero(tensor[:, g] == t)[0]
-                for degree in self.root.degrees(g) if t == OPEN else (int(t),):
-                    count = np.minimum(high[rows, g], self.root.max_stages(g, degree))
-                    behind = stages[rows] - high[rows, g]
-                    own = (limits[0][rows], limits[1][rows])
-                    held = self._group_capacity(g, degree, count, behind, room[rows], own)
-                    capacity[rows, g] = np.maximum(capacity[rows, g], held)
-                    options = self.root.options(g, degree)
+        for g, own in enumerate(rows):
+            for chosen, at in own:
+                for mode in self.root.modes(g) if chosen == OPEN else (chosen,):
+                    count = np.minimum(high[at, g], self.root.max_stages(g, mode))
+                    behind = stages[at] - high[at, g]
+                    held = self._group_capacity(g, mode, count, behind, room[at], (limits[0][at], limits[1][at]))
+                    capacity[at, g] = np.maximum(capacity[at, g], held)
+                    options = self.root.options(g, mode)
                     assert options is not None
-                    speed[rows, g] = np.minimum(speed[rows, g], options.least_time_per_work)
+                    speed[at, g] = np.minimum(speed[at, g], options.least_time_per_work)
         return capacity, speed
 
     def _group_capacity(
         self,
         g: int,
-        degree: int,
+        mode: Mode,
         count: NDArray[np.int64],
         others: NDArray[np.int64],
         room: Floats,
@@ -186,7 +194,7 @@ class Refuter:
         """
         import numpy as np
 
-        options = self.root.options(g, degree)
+        options = self.root.options(g, mode)
         assert options is not None
         m, limit = self.root.micro_batches, limits[0]
         busy = self._busy_limit(options, *limits)
@@ -195,18 +203,18 @@ class Refuter:
         coefficient = (m - k) + (k - 1) * self._beta
         allowed = np.where(coefficient > 0, room[:, None] / np.where(coefficient > 0, coefficient, 1.0), limit[:, None])
         allowed = np.where(room[:, None] > 0, np.minimum(allowed, limit[:, None]), -1.0)
-        held = self._stairs(g, degree).most_work(allowed, index[None, :] - 1)
+        held = self._stairs(g, mode).most_work(allowed, index[None, :] - 1)
         total: Floats = np.where(index[None, :] <= count[:, None], np.minimum(held, busy[:, None]), 0.0).sum(axis=1)
         return total
 
-    def _stairs(self, g: int, degree: int) -> StairTable:
+    def _stairs(self, g: int, mode: Mode) -> StairTable:
         """Staircases of a group's stages by their distance from the end of the pipeline (entry 0: the last stage)."""
-        if (g, degree) not in self._tables:
-            options = self.root.options(g, degree)
+        if (g, mode) not in self._tables:
+            options = self.root.options(g, mode)
             assert options is not None
             counts = [_rounded_down(self.root.stages_in_flight(i)) for i in range(1, self.root.most_stages + 1)]
-            self._tables[g, degree] = StairTable(options, counts)
-        return self._tables[g, degree]
+            self._tables[g, mode] = StairTable(options, counts)
+        return self._tables[g, mode]
 
     def refuted_ends(self, node: Node, ends: list[tuple[int, ...]], step_time: float) -> NDArray[np.bool_]:
         """Which ends of the pipeline are dead at `step_time`, for a node with fixed counts.
@@ -217,17 +225,17 @@ class Refuter:
         """
         import numpy as np
 
-        active = [g for g, t in enumerate(node.tensor) if t > 0]
+        active = node.active
         count = np.array([node.low[g] for g in active])
         near, far = _stages_behind(active, count, ends)
         transfers, wait = np.array([self._end_transfers(node, end) for end in ends]).T
-        speed = np.array([[self._speed(g, node.tensor[g]) for g in active]]).repeat(len(ends), axis=0)
+        speed = np.array([[self._speed(g, node.modes[g]) for g in active]]).repeat(len(ends), axis=0)
         through, dead = np.zeros(len(ends)), np.zeros(len(ends), dtype=bool)
         for _ in range(_ROUNDS):
             room = step_time - through - transfers - self._least_update
             late = step_time - self._forward * through
             held = [
-                self._end_capacity(g, node.tensor[g], int(count[i]), (near[:, i], far[:, i]), room, step_time, late)
+                self._end_capacity(g, node.modes[g], int(count[i]), (near[:, i], far[:, i]), room, step_time, late)
                 for i, g in enumerate(active)
             ]
             capacity = np.stack(held, axis=1)
@@ -238,8 +246,8 @@ class Refuter:
                 break
         return dead
 
-    def _speed(self, g: int, degree: int) -> float:
-        options = self.root.options(g, degree)
+    def _speed(self, g: int, mode: Mode) -> float:
+        options = self.root.options(g, mode)
         assert options is not None
         return options.least_time_per_work
 
@@ -254,12 +262,12 @@ class Refuter:
 
     def _end_transfers(self, node: Node, end: tuple[int, ...]) -> tuple[float, float]:
         """Least round trip over all boundaries and wait for the slowest, exact between the groups of the end."""
-        cost = self._links.of(node.tensor, sum(node.low))
-        inside = sum((node.low[g] - 1) * self._inner_transfer(g, t) for g, t in enumerate(node.tensor) if t > 0)
+        cost = self._links.of(node.modes, sum(node.low))
+        inside = sum((node.low[g] - 1) * self._inner_transfer(g, node.modes[g]) for g in node.active)
         known, wait, behind = 0.0, cost.wait, 0
         for g, h in reversed(list(pairwise(end))):
             behind += node.low[h]
-            least = self.root.least_transfer(g, node.tensor[g], h, node.tensor[h], False)
+            least = self.root.least_transfer(g, node.modes[g], h, node.modes[h], False)
             known += least.both
             wait = max(wait, waits(self.root, least.onward, least.back, behind))
         return inside + max(cost.round_trip, known), wait
@@ -267,7 +275,7 @@ class Refuter:
     def _end_capacity(
         self,
         g: int,
-        degree: int,
+        mode: Mode,
         count: int,
         behind: tuple[NDArray[np.int64], NDArray[np.int64]],
         room: Floats,
@@ -284,8 +292,8 @@ class Refuter:
         coefficient = (self.root.micro_batches - k) + (k - 1) * self._beta
         allowed = np.where(coefficient > 0, room[:, None] / np.where(coefficient > 0, coefficient, 1.0), step_time)
         allowed = np.where(room[:, None] > 0, np.minimum(allowed, step_time), -1.0)
-        stairs = self._stairs(g, degree).most_work(allowed, behind[0][:, None] + index - 1)
-        options = self.root.options(g, degree)
+        stairs = self._stairs(g, mode).most_work(allowed, behind[0][:, None] + index - 1)
+        options = self.root.options(g, mode)
         assert options is not None
         busy = self._busy_limit(options, np.full(len(late), step_time), late)
         held: Floats = np.minimum(stairs, busy[:, None]).sum(axis=1)

@@ -10,6 +10,7 @@ from planner.plan.assemble import PipelineChoice, StageChoice, recompute_by_name
 
 if TYPE_CHECKING:
     from planner.cost.model import CostModel
+    from planner.cost.tables import Mode
     from planner.search.branching.placed import Placed
     from planner.search.leaf import Leaf, Split
     from planner.search.mixed.shapes import Entry
@@ -19,7 +20,7 @@ __all__ = ["choice_of_leaf", "choice_of_sets", "choices_of_mix"]
 
 def choice_of_leaf(cost: CostModel, leaf: Leaf, split: Split) -> PipelineChoice:
     """A plan of identical pipelines."""
-    kinds = [(stage.group, stage.tensor) for stage in leaf.stages]
+    kinds = [(stage.group, stage.mode) for stage in leaf.stages]
     return PipelineChoice(leaf.root.schedule, leaf.setting, leaf.micro_batches, _stages(cost, kinds, split))
 
 
@@ -29,7 +30,7 @@ def choice_of_sets(cost: CostModel, placed: Placed) -> PipelineChoice:
     for s, stage in enumerate(leaf.stages):
         held = placed.held(s)
         recompute = recompute_of(cost.chain, held, placed.policies[s], cost.policies)
-        stages.append(StageChoice.of(stage.group, stage.tensor, held, recompute))
+        stages.append(StageChoice.of(stage.group, stage.mode, held, recompute))
     return PipelineChoice(leaf.root.schedule, leaf.setting, leaf.micro_batches, tuple(stages))
 
 
@@ -48,10 +49,10 @@ def choices_of_mix(cost: CostModel, entries: Sequence[Entry], context: int) -> t
     )
 
 
-def _stages(cost: CostModel, kinds: Sequence[tuple[int, int]], split: Split) -> tuple[StageChoice, ...]:
+def _stages(cost: CostModel, kinds: Sequence[tuple[int, Mode]], split: Split) -> tuple[StageChoice, ...]:
     stages = []
-    for s, (group, tensor) in enumerate(kinds):
+    for s, (group, mode) in enumerate(kinds):
         first, end = split.bounds(s)
         recompute = recompute_by_name(cost.chain, first, end, split.policies[s], cost.policies)
-        stages.append(StageChoice(group, tensor, first, end, recompute))
+        stages.append(StageChoice(group, mode, first, end, recompute))
     return tuple(stages)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from planner.cost.precision import zero_levels
 from planner.errors import DplanError, InfeasibleError
 from planner.search.driver import Outcome, search
 from planner.search.relaxed import RelaxedProblem
@@ -128,20 +129,24 @@ def _worst_stage(cluster: Cluster, cost: CostModel, outcome: Outcome) -> str:
     lacking = []
     received = leaf.received(split.ends)
     for s, stage in enumerate(leaf.stages):
-        usable = cost_usable(cost, stage.group, stage.tensor, leaf.setting)
+        table = cost.table(stage.group, stage.mode, leaf.setting)
+        assert table is not None
         need = leaf.peak_bytes(s, split.policies[s], received[s])
-        lacking.append((need - usable, s, need, usable))
-    missing, s, need, usable = max(lacking)
+        lacking.append((need - table.usable_bytes, s, need, table.usable_bytes, ""))
+        if table.host_bytes is not None:
+            held = leaf.host_bytes(s, split.policies[s])
+            lacking.append((held - table.usable_host_bytes, s, held, table.usable_host_bytes, " of host memory"))
+    missing, s, need, usable, what = max(lacking)
     first, end = split.bounds(s)
     names = cost.chain.names
     layers = names[first] if end - first == 1 else f"{names[first]} to {names[end - 1]}"
     stage = leaf.stages[s]
     group = cluster.node_groups[stage.group]
     return (
-        f"nearest: stage {s} of {leaf.num_stages} on {group.chip} ({group.name}, tensor_parallel {stage.tensor}, "
+        f"nearest: stage {s} of {leaf.num_stages} on {group.chip} ({group.name}, tensor_parallel {stage.mode.tensor}, "
         f"data_parallel {leaf.setting.data_parallel}, micro_batch_size {leaf.setting.micro_batch_size}) with {layers} "
-        f"needs {format_bytes(need)} a chip; {format_bytes(usable)} is usable: {format_bytes(missing)} missing; "
-        f"{_largest_parts(cost, outcome, s)}"
+        f"needs {format_bytes(need)}{what} a chip; {format_bytes(usable)} is usable: {format_bytes(missing)} missing"
+        + ("" if what else f"; {_largest_parts(cost, outcome, s)}")
     )
 
 
@@ -154,26 +159,23 @@ def _largest_parts(cost: CostModel, outcome: Outcome, s: int) -> str:
     stage = leaf.stages[s]
     counts = [list(row) for row in zip(*split.policies[s], strict=True)]
     held, received = leaf.in_flight[s], leaf.received(split.ends)[s]
-    parts = cost.breakdown(stage.group, stage.tensor, leaf.setting, counts, held, received).memory.parts()
+    parts = cost.breakdown(stage.group, stage.mode, leaf.setting, counts, held, received).memory.parts()
     largest = sorted(parts.items(), key=lambda part: (-part[1], part[0]))[:2]
     return "largest parts: " + ", ".join(f"{name} {format_bytes(size)}" for name, size in largest)
-
-
-def cost_usable(cost: CostModel, group: int, tensor: int, setting: object) -> float:
-    """Usable bytes of a chip, unscaled."""
-    from planner.cost.tables import Setting
-
-    assert isinstance(setting, Setting)
-    table = cost.table(group, tensor, setting)
-    assert table is not None
-    return table.usable_bytes
 
 
 def _remedies(
     cluster: Cluster, model: ModelSpec, options: SolveOptions, watch: _Watch
 ) -> Iterator[tuple[str, bool | None]]:
     """Each change in words, and whether a plan was found with it; None where that stayed open."""
+    hosts = any(group.host_memory_bytes is not None for group in cluster.node_groups)
     for text, changed in _model_changes(model):
+        if (
+            changed.training.offload_optimizer == "allowed"
+            and model.training.offload_optimizer == "never"
+            and not hosts
+        ):
+            continue  # no figure says what a host would hold
         found = _find(cluster, changed, options, 1.0, watch)
         yield text, True if isinstance(found, Found) else (False if found == _NONE else None)
     for g, group in enumerate(cluster.node_groups):
@@ -202,8 +204,11 @@ def _model_changes(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
         yield "attention: flash", changed(attention="flash")
     if training.loss == "plain":
         yield "loss: fused", changed(loss="fused")
-    for level in range(training.zero + 1, 4):
-        yield f"zero: {training.zero} -> {level}", changed(zero=level)
+    levels = zero_levels(training)
+    for level in range(max(levels) + 1, 4):
+        yield f"zero: {', '.join(map(str, levels))} -> {level}", changed(zero=level)
+    if training.offload_optimizer != "allowed":
+        yield "offload_optimizer: allowed", changed(offload_optimizer="allowed")
     if training.gradients == "fp32" and training.precision != "fp32":
         yield "gradients: compute (changes the training)", changed(gradients="compute")
     if training.optimizer == "adamw":

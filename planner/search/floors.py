@@ -10,38 +10,46 @@ from typing import TYPE_CHECKING
 
 from planner.cost.tables import Setting
 from planner.search.candidates import Limits, Root
+from planner.search.ways import ways_through
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from planner.cost.tables import MixedProblem, Problem
+    from planner.cost.tables import MixedProblem, Mode, Problem
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Floors", "mix_floor"]
+__all__ = ["LEAST_S", "Floors", "mix_floor"]
 
+LEAST_S = 1.0
+"""Seconds that floors may take beyond the time limit; more than a second's worth of them is rare."""
 _MOST_YARDSTICKS = 40
 
 
 class Floors:
     """A bound of the objective of each root at almost no cost; zero where the problem cannot say what layers take at
     least.
+
+    any_order: stages may hold any sets of the layers, so that a micro-batch may pass only some of them one after
+    another; else every stage feeds the next one.
     """
 
-    def __init__(self, price_per_chip_s: Sequence[float] | None) -> None:
-        self.prices = price_per_chip_s
+    def __init__(self, price_per_chip_s: Sequence[float] | None, any_order: bool = False) -> None:
+        self.prices, self.any_order = price_per_chip_s, any_order
 
     def of(self, root: Root) -> float:
-        """Step time: the rows of `rate_bound`, or price per second x step time: `least_cost`."""
+        """Step time: the rows of `rate_bound`, in any order those of `branching/whole_bound.py`; or price per second x
+        step time: `least_cost`.
+        """
         import numpy as np
 
         setting, m = root.setting, root.micro_batches
         choices = [
-            (g, t, root.max_stages(g, t), least)
+            (g, mode, root.max_stages(g, mode), least)
             for g, group in enumerate(root.groups)
-            for t in (() if g in root.limits.idle else group.tensor_degrees)
-            if root.max_stages(g, t) and (least := _least_layers(root.problem, g, t, setting)) is not None
+            for mode in (() if g in root.limits.idle else group.modes)
+            if root.max_stages(g, mode) and (least := _least_layers(root.problem, g, mode, setting)) is not None
         ]
         if not choices:
             return 0.0
@@ -49,15 +57,19 @@ class Floors:
         work, per_work = _yardsticks(rows, _layers_by_kind(root.problem))
         if self.prices is not None:
             chips = setting.data_parallel * setting.context_parallel * m
-            prices = np.array([self.prices[g] * t * chips for g, t, _, _ in choices])
+            prices = np.array([self.prices[g] * mode.chips * chips for g, mode, _, _ in choices])
             return float(((prices * per_work).min(axis=1) * work).max())
         longest: dict[int, int] = {}
         for g, _, stages, _ in choices:
             longest[g] = max(longest.get(g, 0), stages)
         k = root.stages_in_flight(sum(longest.values()))
         share = work / _rates(per_work, [(g, float(stages)) for g, _, stages, _ in choices])
+        busiest = ((m - k) + (k - 1) / 2) * share
+        if self.any_order:
+            least_way, longest_way = ways_through(root.problem.chain, rows.min(axis=0).tolist())
+            return max(float(np.maximum(m * share, least_way + busiest).max()), longest_way)
         once = per_work.min(axis=1) * work
-        return float(np.maximum(m * share, once + ((m - k) + (k - 1) / 2) * share).max())
+        return float(np.maximum(m * share, once + busiest).max())
 
 
 def mix_floor(problem: MixedProblem, limits: Limits) -> float:
@@ -70,11 +82,11 @@ def mix_floor(problem: MixedProblem, limits: Limits) -> float:
     contexts = sorted({s.context_parallel for s in problem.settings if s.expert_parallel == 1})
     choices: list[tuple[int, Floats]] = []
     for g, group in enumerate(problem.groups):
-        for t in () if g in limits.idle else group.tensor_degrees:
+        for mode in () if g in limits.idle else group.modes:
             for c, b in ((c, b) for c in contexts for b in problem.micro_batch_sizes):
-                least = _least_layers(problem, g, t, Setting(b, 1, c))
+                least = _least_layers(problem, g, mode, Setting(b, 1, c))
                 if least is not None:
-                    choices.append((g, least * (t * c / b)))
+                    choices.append((g, least * (mode.chips * c / b)))
     if not choices:
         return 0.0
     work, per_work = _yardsticks(np.array([seconds for _, seconds in choices]), _layers_by_kind(problem))
@@ -99,7 +111,7 @@ def _yardsticks(rows: Floats, counts: Floats) -> tuple[Floats, Floats]:
 
 
 def _rates(per_work: Floats, choices: Sequence[tuple[int, float]]) -> Floats:
-    """Work a second of all groups together by every yardstick, each group at its best degree.
+    """Work a second of all groups together by every yardstick, each group in its best mode.
 
     choices: (group, stages or chips) of every column.
     """
@@ -111,9 +123,9 @@ def _rates(per_work: Floats, choices: Sequence[tuple[int, float]]) -> Floats:
     return rates
 
 
-def _least_layers(problem: Problem, group: int, tensor: int, setting: Setting) -> Floats | None:
+def _least_layers(problem: Problem, group: int, mode: Mode, setting: Setting) -> Floats | None:
     least = getattr(problem, "least_layer_s", None)
-    return None if least is None else least(group, tensor, setting)
+    return None if least is None else least(group, mode, setting)
 
 
 def _layers_by_kind(problem: Problem) -> Floats:

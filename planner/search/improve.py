@@ -1,4 +1,4 @@
-"""Local search around a good plan: other orders, stage counts, degrees and roots, each tried by the dynamic programme
+"""Local search around a good plan: other orders, stage counts, modes and roots, each tried by the dynamic programme
 at the best step time known.
 """
 
@@ -71,7 +71,7 @@ def neighbours(roots: list[Root], best: Best) -> Iterator[tuple[int, Order]]:
 
 
 def _neighbours_in_root(root: Root, order: Order) -> Iterator[Order]:
-    """Other stage counts, other orders, a group less, other degrees, a group more."""
+    """Other stage counts, other orders, a group less, other modes, a group more."""
     for i, (g, t, n) in enumerate(order):
         for change in (1, -1, 2, -2):
             if n + change >= 1:
@@ -82,14 +82,14 @@ def _neighbours_in_root(root: Root, order: Order) -> Iterator[Order]:
         if len(order) > 1:
             yield order[:i] + order[i + 1 :]
     for i, (g, t, n) in enumerate(order):
-        for degree in root.degrees(g):
-            if degree != t:
-                yield (*order[:i], (g, degree, max(1, n * t // degree)), *order[i + 1 :])
+        for mode in root.modes(g):
+            if mode != t:
+                yield (*order[:i], (g, mode, max(1, n * t.chips // mode.chips)), *order[i + 1 :])
     used = {g for g, _, _ in order}
     for g in range(len(root.groups)):
-        for degree in root.degrees(g) if g not in used else ():
+        for mode in root.modes(g) if g not in used else ():
             for place in range(len(order) + 1):
-                yield (*order[:place], (g, degree, root.max_stages(g, degree)), *order[place:])
+                yield (*order[:place], (g, mode, root.max_stages(g, mode)), *order[place:])
 
 
 def in_space(root: Root, order: Order) -> bool:
@@ -109,6 +109,6 @@ def in_space(root: Root, order: Order) -> bool:
         return False
     base = root.single_stage() if total == 1 else root
     for g, t, n in order:
-        if t not in base.degrees(g) or n > base.max_stages(g, t) or limits.stages.get(g, n) != n:
+        if t not in base.modes(g) or n > base.max_stages(g, t) or limits.stages.get(g, n) != n:
             return False
     return True

@@ -15,7 +15,7 @@ from planner.cost.recurrence import ChainTimes, step_time
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from planner.cost.tables import LayerTable, Setting, TransferTable
+    from planner.cost.tables import LayerTable, Mode, Setting, TransferTable
     from planner.search.candidates import Root
     from planner.search.stage_options import StageOptions
 
@@ -24,10 +24,10 @@ __all__ = ["Leaf", "Split", "Stage"]
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage of a leaf: node group, tensor parallel degree, and its index within the group along the pipeline."""
+    """One stage of a leaf: node group, mode, and its index within the group along the pipeline."""
 
     group: int
-    tensor: int
+    mode: Mode
     index: int
 
 
@@ -48,11 +48,11 @@ class Split:
 
 
 class Leaf:
-    """A pipeline shape without its layers. `order`: (group, degree, number of stages) along the pipeline."""
+    """A pipeline shape without its layers. `order`: (group, mode, number of stages) along the pipeline."""
 
-    def __init__(self, root: Root, order: tuple[tuple[int, int, int], ...]) -> None:
+    def __init__(self, root: Root, order: tuple[tuple[int, Mode, int], ...]) -> None:
         self.root, self.order = root, order
-        self.stages = tuple(Stage(g, t, j) for g, t, count in order for j in range(count))
+        self.stages = tuple(Stage(g, mode, j) for g, mode, count in order for j in range(count))
         self.num_stages = len(self.stages)
         self.micro_batches = root.micro_batches
         self.in_flight = tuple(root.stages_in_flight(self.num_stages - s) for s in range(self.num_stages))
@@ -75,7 +75,7 @@ class Leaf:
 
     def options(self, stage: int) -> StageOptions:
         """Piece times of a stage."""
-        options = self.root_for_tables.options(self.stages[stage].group, self.stages[stage].tensor)
+        options = self.root_for_tables.options(self.stages[stage].group, self.stages[stage].mode)
         assert options is not None
         return options
 
@@ -92,7 +92,7 @@ class Leaf:
         """What one stage of a pair sends to the other."""
         if pair not in self._pairs:
             a, b = (self.stages[s] for s in pair)
-            self._pairs[pair] = self.root.transfer(a.group, a.tensor, b.group, b.tensor, self.same_node(pair))
+            self._pairs[pair] = self.root.transfer(a.group, a.mode, b.group, b.mode, self.same_node(pair))
         return self._pairs[pair]
 
     def same_node(self, pair: Pair) -> bool:
@@ -100,8 +100,8 @@ class Leaf:
         a, b = (self.stages[s] for s in pair)
         if a.group != b.group:
             return False
-        slots = self.root.groups[a.group].slots_per_node(a.tensor, self.setting.context_parallel)
-        return stays_in_node(a.index, b.index, self.setting.data_parallel, slots)
+        slots = self.root.groups[a.group].slots_per_node(a.mode.tensor, self.setting.context_parallel)
+        return stays_in_node(a.index, b.index, self.setting.data_parallel * a.mode.replicas, slots)
 
     def chain_times(self, split: Split) -> ChainTimes:
         """Stage and transfer seconds of a split; where the graph branches, of what neighbours send each other at least.
@@ -181,4 +181,14 @@ class Leaf:
 
     def fits(self, stage: int, policies: tuple[tuple[int, ...], ...], received: float = 0.0) -> bool:
         """Whether a stage's memory suffices. received: elements per sequence that it receives (`received`)."""
-        return self.peak_bytes(stage, policies, received) <= self.table(stage).usable_bytes
+        table = self.table(stage)
+        if self.host_bytes(stage, policies) > table.usable_host_bytes:
+            return False
+        return self.peak_bytes(stage, policies, received) <= table.usable_bytes
+
+    def host_bytes(self, stage: int, policies: tuple[tuple[int, ...], ...]) -> float:
+        """Host memory of a stage."""
+        table = self.table(stage)
+        if table.host_bytes is None:
+            return 0.0
+        return sum(sum(per_policy) * float(table.host_bytes[k]) for k, per_policy in enumerate(policies))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from planner.search.candidates import OPEN, LeastTransfer, Root
+from planner.search.candidates import IDLE, OPEN, LeastTransfer, Root
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from planner.cost.tables import Mode
 
     Floats = NDArray[np.float64]
 
@@ -60,37 +62,39 @@ def wait_factors(root: Root, most: int) -> tuple[float, Floats]:
 
 
 class LinkFloor:
-    """Least costs of connecting the groups of a node, cached by its degrees and the most stages it can have."""
+    """Least costs of connecting the groups of a node, cached by its modes and the most stages it can have."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
-        self._pairs: dict[tuple[int, int, int, int], tuple[LeastTransfer, LeastTransfer]] = {}
-        self._known: dict[tuple[tuple[int, ...], int], LinkCost] = {}
-        self._between: dict[tuple[int, int, int, int, int], LinkCost] = {}
+        self._pairs: dict[tuple[int, Mode, int, Mode], tuple[LeastTransfer, LeastTransfer]] = {}
+        self._known: dict[tuple[tuple[Mode, ...], int], LinkCost] = {}
+        self._between: dict[tuple[int, Mode, int, Mode, int], LinkCost] = {}
 
-    def pair(self, g: int, t: int, h: int, u: int) -> tuple[LeastTransfer, LeastTransfer]:
-        """Both directions between two groups at their degrees."""
-        key = (g, t, h, u) if g < h else (h, u, g, t)
+    def pair(self, g: int, t: Mode, h: int, u: Mode) -> tuple[LeastTransfer, LeastTransfer]:
+        """Both directions between two groups in their modes."""
+        if g > h:
+            g, t, h, u = h, u, g, t
+        key = (g, t, h, u)
         if key not in self._pairs:
-            there, back = (*key, False), (*key[2:], *key[:2], False)
-            self._pairs[key] = (self.root.least_transfer(*there), self.root.least_transfer(*back))
+            there, back = self.root.least_transfer(g, t, h, u, False), self.root.least_transfer(h, u, g, t, False)
+            self._pairs[key] = there, back
         return self._pairs[key]
 
-    def between(self, g: int, t: int, h: int, u: int, farthest: int) -> LinkCost:
-        """The cheaper direction, at most `farthest` stages from the pipeline's end; OPEN stands for the degree that
+    def between(self, g: int, t: Mode, h: int, u: Mode, farthest: int) -> LinkCost:
+        """The cheaper direction, at most `farthest` stages from the pipeline's end; OPEN stands for the mode that
         costs least.
         """
         key = (g, t, h, u, farthest)
         if key not in self._between:
-            first = self.root.degrees(g) if t == OPEN else (t,)
-            second = self.root.degrees(h) if u == OPEN else (u,)
+            first = self.root.modes(g) if t == OPEN else (t,)
+            second = self.root.modes(h) if u == OPEN else (u,)
             ways = [way for a in first for b in second for way in self.pair(g, a, h, b)]
             wait = min(waits(self.root, way.onward, way.back, farthest) for way in ways)
             self._between[key] = LinkCost(min(way.both for way in ways), wait)
         return self._between[key]
 
-    def of(self, tensor: tuple[int, ...], stages: int) -> LinkCost:
-        """A pipeline of at most `stages` stages through all groups with a degree, and perhaps through open ones.
+    def of(self, modes: tuple[Mode, ...], stages: int) -> LinkCost:
+        """A pipeline of at most `stages` stages through all groups with a mode, and perhaps through open ones.
 
         The boundaries between groups connect them: their round trips sum to at least a least spanning tree's (with open
         groups in between, to the number of links times the least), and the slowest is no faster than the least
@@ -99,31 +103,31 @@ class LinkFloor:
         farthest = max(1, min(stages, self.root.most_stages) - 1)
         if farthest > _EXACT:
             farthest = -(-farthest // _EXACT) * _EXACT  # farther from the end means a shorter wait: still a lower bound
-        key = (tensor, farthest)
+        key = (modes, farthest)
         if key not in self._known:
             self._known[key] = self._least(*key)
         return self._known[key]
 
-    def _least(self, tensor: tuple[int, ...], farthest: int) -> LinkCost:
-        needed = [g for g, t in enumerate(tensor) if t > 0]
-        if len(needed) < 2 or len(tensor) > _COUNTABLE:
+    def _least(self, modes: tuple[Mode, ...], farthest: int) -> LinkCost:
+        needed = [g for g, mode in enumerate(modes) if mode not in (OPEN, IDLE)]
+        if len(needed) < 2 or len(modes) > _COUNTABLE:
             return LinkCost(0.0, 0.0)  # zero is a lower bound too; pairs of hundreds of groups are too many
-        if len(tensor) > _MOST_GROUPS:
-            nearest = [self._nearest(g, tensor[g], farthest) for g in needed]
+        if len(modes) > _MOST_GROUPS:
+            nearest = [self._nearest(g, modes[g], farthest) for g in needed]
             return LinkCost(sum(c.round_trip for c in nearest) / 2, max(c.wait for c in nearest))
-        possible = [g for g, t in enumerate(tensor) if t > 0 or t == OPEN]
+        possible = [g for g, mode in enumerate(modes) if mode != IDLE]
         pairs = [(g, h) for i, g in enumerate(possible) for h in possible[i + 1 :]]
-        costs = {(g, h): self.between(g, tensor[g], h, tensor[h], farthest) for g, h in pairs}
+        costs = {(g, h): self.between(g, modes[g], h, modes[h], farthest) for g, h in pairs}
         wait = _bottleneck(needed, sorted((c.wait, g, h) for (g, h), c in costs.items()))
         if len(possible) > len(needed):
             return LinkCost((len(needed) - 1) * min(c.round_trip for c in costs.values()), wait)
         return LinkCost(_spanning_tree(sorted((c.round_trip, g, h) for (g, h), c in costs.items())), wait)
 
-    def _nearest(self, g: int, t: int, farthest: int) -> LinkCost:
+    def _nearest(self, g: int, t: Mode, farthest: int) -> LinkCost:
         """The least costs of a boundary of a group with any other. Each boundary is one of two groups at most."""
         key = (g, t, g, t, farthest)
         if key not in self._between:
-            others = [h for h in range(len(self.root.groups)) if h != g and self.root.degrees(h)]
+            others = [h for h in range(len(self.root.groups)) if h != g and self.root.modes(h)]
             costs = [self.between(g, t, h, OPEN, farthest) for h in others]
             self._between[key] = LinkCost(min(c.round_trip for c in costs), min(c.wait for c in costs))
         return self._between[key]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from planner.errors import NoPlanFoundError, Notice
@@ -15,15 +16,30 @@ if TYPE_CHECKING:
     from planner.cost.model import CostModel
     from planner.cost.tables import MixedProblem
     from planner.search.candidates import Limits
+    from planner.search.mixed.driver import MixedOutcome
     from planner.search.outcome import Outcome, SearchSettings, WhyStopped
     from planner.search.solve import SolveOptions
     from planner.search.warm import Older
     from planner.spec import ModelSpec
 
-__all__ = ["best_of_all_shapes", "ignored_shapes", "why_identical"]
+__all__ = ["IDENTICAL_SHARE", "AllShapes", "best_of_all_shapes", "ignored_shapes", "search_all_shapes", "why_identical"]
 
+IDENTICAL_SHARE = 0.6
+"""Of the time limit, for plans of identical pipelines, where mixes may be better."""
 _IMPROVEMENT_SHARE = 0.45
 """Of the time that identical pipelines left, for better mixes; the rest is for the bound of all mixes."""
+
+
+@dataclass(frozen=True)
+class AllShapes:
+    """bound: no plan of any shapes has a shorter step.  late: the clock ended the search for better mixes.
+    cut_short: that, or the search for the bound.
+    """
+
+    mixed: MixedOutcome
+    bound: float
+    late: bool
+    cut_short: bool
 
 
 def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
@@ -36,28 +52,26 @@ def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: So
         return "stages, their order or their layers are pinned"
     if cost.chain.tensors is not None:
         return "layers that branch are searched over identical pipelines"
+    if len(cost.zero_levels) > 1:
+        return "with ZeRO levels to choose from, pipelines are of one shape"
+    if any(group.stage_replicas != (1,) for group in cost.groups):
+        return "pipelines whose stages have replicas of their own are of one shape"
     if not cost.may_mix:
         return "ZeRO-2 and 3 and expert parallel groups need equal pipelines"
     return None
 
 
-def best_of_all_shapes(
+def search_all_shapes(
     problem: MixedProblem,
-    cost: CostModel,
     model: ModelSpec,
     settings: SearchSettings,
     outcome: Outcome,
-    single: Found | None,
     deadline: float,
     interrupted: Callable[[], bool],
-    older: Older,
-) -> Found | None:
-    """The best plan of all, pipelines of several shapes allowed, from the best one of identical pipelines.
-
-    None when it is proved that nothing fits, or there is an older plan. Raises NoPlanFoundError when no identical plan
-    fits and no mix was found.
+) -> AllShapes:
+    """Search the mixes of a problem, from the outcome of the search for identical pipelines. deadline: of
+    time.monotonic().
     """
-    from planner.search.choices import choices_of_mix
     from planner.search.mixed.driver import Start, search_mixes
 
     now = time.monotonic()
@@ -81,9 +95,32 @@ def best_of_all_shapes(
         problem, settings.limits, numbers, start, settings.gap, stop, hurry, solver, settings.jobs, deadline
     )
     bound = mixed.bound
-    if any(s.expert_parallel > 1 for s in cost.settings):  # expert groups are never mixed
+    if any(s.expert_parallel > 1 for s in problem.settings):  # expert groups are never mixed
         bound = min(bound, outcome.bound)
     bound = max(bound, min(outcome.bound, mix_floor(problem, settings.limits)))
+    return AllShapes(mixed, bound, late, late or stop())
+
+
+def best_of_all_shapes(
+    problem: MixedProblem,
+    cost: CostModel,
+    model: ModelSpec,
+    settings: SearchSettings,
+    outcome: Outcome,
+    single: Found | None,
+    deadline: float,
+    interrupted: Callable[[], bool],
+    older: Older,
+) -> Found | None:
+    """The best plan of all, pipelines of several shapes allowed, from the best one of identical pipelines.
+
+    None when it is proved that nothing fits, or there is an older plan. Raises NoPlanFoundError when no identical plan
+    fits and no mix was found.
+    """
+    from planner.search.choices import choices_of_mix
+
+    searched = search_all_shapes(problem, model, settings, outcome, deadline, interrupted)
+    mixed, bound = searched.mixed, searched.bound
     if single is None and not mixed.entries:
         if math.isinf(mixed.bound) or older.plan is not None:
             return None
@@ -96,10 +133,10 @@ def best_of_all_shapes(
     choices = choices or (single.choices if single is not None else ())
     why: WhyStopped = "exhausted"
     if mixed.step_time - bound <= max(settings.gap, 1e-6) * mixed.step_time * (1 + 1e-6):
-        why = "time" if outcome.warmed or late else "gap"
+        why = "time" if outcome.warmed or searched.late else "gap"
     elif interrupted():
         why = "interrupted"
-    elif late or stop() or outcome.why_stopped == "time":
+    elif searched.cut_short or outcome.why_stopped == "time":
         why = "time"
     statistics = {**outcome.statistics, **mixed.statistics}
     known = None if single is None else single.bound
@@ -107,10 +144,15 @@ def best_of_all_shapes(
 
 
 def ignored_shapes(model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
-    """A warning where mixes are asked for and layers branch."""
-    asked = "shapes" in model.constraints.model_fields_set and model.constraints.shapes == "mixed"
-    if not asked or cost.chain.tensors is None:
+    """A warning where mixes are asked for and layers branch, or ZeRO levels or replicas are to be chosen."""
+    if "shapes" not in model.constraints.model_fields_set or model.constraints.shapes != "mixed":
         return ()
-    return (
-        Notice("shapes", "constraints.shapes is mixed, but a model whose layers branch gets pipelines of one shape"),
-    )
+    if cost.chain.tensors is not None:
+        why = "a model whose layers branch gets pipelines of one shape"
+    elif len(cost.zero_levels) > 1:
+        why = "with ZeRO levels to choose from pipelines are of one shape"
+    elif any(group.stage_replicas != (1,) for group in cost.groups):
+        why = "with stage_replicas to choose from pipelines are of one shape"
+    else:
+        return ()
+    return (Notice("shapes", f"constraints.shapes is mixed, but {why}"),)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from planner.cost.tables import Mode
 from planner.search.candidates import Root
 from planner.search.improve import in_space
 from planner.search.leaf import Leaf
@@ -20,22 +21,22 @@ _BEGIN, _STRIDE, _MOST_STEPS = 1.5, 1.5, 12
 
 
 def obvious_shapes(root: Root) -> Iterator[Order]:
-    """At each tensor parallel degree as a ceiling: all chips, or as many stages of each group as the layers allow."""
-    groups = [g for g in range(len(root.groups)) if root.degrees(g)]
-    for ceiling in sorted({t for g in groups for t in root.degrees(g)}, reverse=True):
-        degree = {g: max((t for t in root.degrees(g) if t <= ceiling), default=root.degrees(g)[0]) for g in groups}
-        stages = {g: root.max_stages(g, degree[g]) for g in groups}
+    """At each mode as a ceiling: all chips, or as many stages of each group as the layers allow."""
+    groups = [g for g in range(len(root.groups)) if root.modes(g)]
+    for ceiling in sorted({mode for g in groups for mode in root.modes(g)}, reverse=True):
+        chosen = {g: max((mode for mode in root.modes(g) if mode <= ceiling), default=root.modes(g)[0]) for g in groups}
+        stages = {g: root.max_stages(g, chosen[g]) for g in groups}
         total, layers = sum(stages.values()), root.limits.total_stages or root.intervals.num_layers
         if total > layers:
             stages = {g: n * layers // total for g, n in stages.items()}
-        by_memory = sorted(groups, key=lambda g: (-_usable(root, g, degree[g]), g))
-        order = tuple((g, degree[g], stages[g]) for g in by_memory if stages[g])
+        by_memory = sorted(groups, key=lambda g: (-_usable(root, g, chosen[g]), g))
+        order = tuple((g, chosen[g], stages[g]) for g in by_memory if stages[g])
         if order and in_space(root, order):
             yield order
 
 
-def _usable(root: Root, group: int, tensor: int) -> float:
-    options = root.options(group, tensor)
+def _usable(root: Root, group: int, mode: Mode) -> float:
+    options = root.options(group, mode)
     return options.table.usable_bytes if options is not None else 0.0
 
 

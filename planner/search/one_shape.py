@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from planner.search.candidates import Root
+from planner.search.candidates import IDLE, Root
 from planner.search.leaf import Leaf, Split
 from planner.search.polish import polish
 from planner.search.splitting import Splitter
@@ -32,10 +32,10 @@ class Best:
 
 def leaf_weight(leaf: Leaf, target: Target) -> float:
     """Objective per second of step time of a leaf."""
-    tensor, stages = [0] * len(leaf.root.groups), [0] * len(leaf.root.groups)
-    for g, t, n in leaf.order:
-        tensor[g], stages[g] = t, n
-    return target.weight(leaf.root, tuple(tensor), tuple(stages))
+    modes, stages = [IDLE] * len(leaf.root.groups), [0] * len(leaf.root.groups)
+    for g, mode, n in leaf.order:
+        modes[g], stages[g] = mode, n
+    return target.weight(leaf.root, tuple(modes), tuple(stages))
 
 
 def polished_order(

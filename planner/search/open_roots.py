@@ -14,7 +14,7 @@ from itertools import groupby, islice
 
 from planner.search.bounds import Refuter
 from planner.search.candidates import Root
-from planner.search.floors import Floors
+from planner.search.floors import LEAST_S, Floors
 from planner.search.quick_bounds import least_cost, rate_bound, single_stage_bound
 from planner.search.sifting import Question, Sift
 
@@ -22,8 +22,6 @@ __all__ = ["OpenRoots"]
 
 _ROOMY = 0.6
 """Spare memory, as a share of what the layers need at least, from which a root hardly fails for memory."""
-_LEAST_S = 1.0
-"""Seconds that floors may take beyond the time limit; more than a second's worth of them is rare."""
 _NARROW = 0.01
 """A root's bound this close to a step time that its shapes pass is as good as the sieve makes it."""
 
@@ -56,7 +54,7 @@ class OpenRoots:
         """A floor for each root that waits; at least a moment is spent on them, so that every plan has a bound."""
         floors, begin = Floors(self.prices), time.monotonic()
         for i in self.waiting:
-            if should_stop() or (self.out_of_time() and time.monotonic() > begin + _LEAST_S):
+            if should_stop() or (self.out_of_time() and time.monotonic() > begin + LEAST_S):
                 break
             self.waiting[i] = floors.of(self.roots[i])
 

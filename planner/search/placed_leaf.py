@@ -34,8 +34,10 @@ class PlacedLeaf(Leaf):
         if stage not in self._tables:
             home, limits = self.stages[stage], super().table(stage)
             ways = self._traffic.stage(0, stage)
-            table = self._cost.placed_table(home.group, home.tensor, self.setting, ways)
-            self._tables[stage] = replace(table, usable_bytes=limits.usable_bytes)
+            table = self._cost.placed_table(home.group, home.mode, self.setting, ways)
+            self._tables[stage] = replace(
+                table, usable_bytes=limits.usable_bytes, usable_host_bytes=limits.usable_host_bytes
+            )
         return self._tables[stage]
 
     def transfer_of(self, pair: Pair) -> TransferTable:
@@ -44,6 +46,6 @@ class PlacedLeaf(Leaf):
             a, b = (self.stages[s] for s in pair)
             detour = self._traffic.boundary(0, pair)
             self._pairs[pair] = self._cost.transfer(
-                a.group, a.tensor, b.group, b.tensor, self.same_node(pair), self.setting, detour
+                a.group, a.mode, b.group, b.mode, self.same_node(pair), self.setting, detour
             )
         return self._pairs[pair]

@@ -6,6 +6,7 @@ Times are multiples of the fastest layer's time, sizes are GiB. One function a c
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -89,6 +90,7 @@ def build_program(leaf: Leaf, windows: Windows, limit_s: float, rows: Sequence[P
     keep_order(m)
     fill_stages(m)
     limit_memory(m)
+    limit_host_memory(m)
     define_times(m)
     for row in rows:
         bound_step(m, row)
@@ -194,6 +196,24 @@ def limit_memory(m: StageProgram) -> None:
         )
         room = (table.usable_bytes - table.fixed_bytes) / _GIB
         m.lp += used + hold_working_set(m, s) <= room, f"memory__s{s}"
+
+
+def limit_host_memory(m: StageProgram) -> None:
+    """The optimizer states that a stage offloads fit its share of host memory.
+
+    for all stages s:    sum_r host[s, r] * count[s, r] <= usable_host[s]    (GiB)
+    """
+    import pulp
+
+    for s in m.stages:
+        table = m.leaf.table(s)
+        if table.host_bytes is None or not math.isfinite(table.usable_host_bytes):
+            continue
+        most = sum(m.windows.run_bounds(s, r)[1] * float(table.host_bytes[m.run_kind(r)]) for r in m.runs)
+        if most <= table.usable_host_bytes:
+            continue
+        held = pulp.lpSum(float(table.host_bytes[m.run_kind(r)]) / _GIB * m.count[s, r] for r in m.runs)
+        m.lp += held <= table.usable_host_bytes / _GIB, f"host__s{s}"
 
 
 def hold_working_set(m: StageProgram, s: int) -> Any:

@@ -1,4 +1,4 @@
-"""Bounds of a root that cost next to nothing: no tree, no floors, one look at each chip and degree."""
+"""Bounds of a root that cost next to nothing: no tree, no floors, one look at each chip and mode."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from planner.cost.tables import Mode
+
     Floats = NDArray[np.float64]
 
 __all__ = ["least_cost", "memory_suffices", "rate_bound", "single_stage_bound"]
 
 
 def rate_bound(root: Root) -> float:
-    """A quick lower bound: all stages of every group at their best degree share the work without loss.
+    """A quick lower bound: all stages of every group in their best mode share the work without loss.
 
     With K the most stages, w the chain's work, r_g the least seconds per work:  sum_g P_g / r_g  is the pool's
     rate, and
@@ -30,12 +32,12 @@ def rate_bound(root: Root) -> float:
     rate, most, fastest = 0.0, 0, float("inf")
     for g in range(len(root.groups)):
         best, stages = 0.0, 0
-        for t in root.degrees(g):
-            options = root.options(g, t)
+        for mode in root.modes(g):
+            options = root.options(g, mode)
             assert options is not None
             per_work = options.least_time_per_work
-            best = max(best, root.max_stages(g, t) / max(per_work, 1e-300))
-            stages = max(stages, root.max_stages(g, t))
+            best = max(best, root.max_stages(g, mode) / max(per_work, 1e-300))
+            stages = max(stages, root.max_stages(g, mode))
             fastest = min(fastest, per_work)
         rate, most = rate + best, most + stages
     if rate <= 0:
@@ -45,19 +47,19 @@ def rate_bound(root: Root) -> float:
     return max(m * share, root.total_work() * fastest + ((m - k) + (k - 1) / 2) * share)
 
 
-def single_stage_bound(root: Root, among: Container[tuple[int, int]] | None = None) -> float:
+def single_stage_bound(root: Root, among: Container[tuple[int, Mode]] | None = None) -> float:
     """A lower bound of the step time of pipelines of one stage; inf when the chain fits no stage.
 
-    among: the (group, degree) that count; None: all.
+    among: the (group, mode) that count; None: all.
     """
     single = root.single_stage()
     whole = root.intervals.index[0, root.intervals.num_layers]
     least = float("inf")
     for g in range(len(root.groups)):
-        for t in single.degrees(g):
-            if among is not None and (g, t) not in among:
+        for mode in single.modes(g):
+            if among is not None and (g, mode) not in among:
                 continue
-            options = single.options(g, t)
+            options = single.options(g, mode)
             assert options is not None
             k = root.stages_in_flight(1)
             least = min(least, float(root.micro_batches * options.times(k)[whole] + options.update[whole]))
@@ -73,10 +75,10 @@ def least_cost(root: Root, price_per_chip_s: tuple[float, ...]) -> float:
     cheapest = float("inf")
     for base in (root, root.single_stage()):
         for g in range(len(root.groups)):
-            for t in base.degrees(g):
-                options = base.options(g, t)
+            for mode in base.modes(g):
+                options = base.options(g, mode)
                 assert options is not None
-                chips = t * root.setting.data_parallel * root.setting.context_parallel
+                chips = mode.chips * root.setting.data_parallel * root.setting.context_parallel
                 cost = price_per_chip_s[g] * chips * root.micro_batches * options.least_time_per_work
                 cheapest = min(cheapest, cost * base.total_work())
     return 0.0 if cheapest == float("inf") else cheapest
@@ -93,11 +95,11 @@ def memory_suffices(root: Root) -> bool:
     held = 0.0
     for g in range(len(root.groups)):
         largest = 0.0
-        for t in root.degrees(g):
-            options = root.options(g, t)
+        for mode in root.modes(g):
+            options = root.options(g, mode)
             assert options is not None
-            static = t * options.table.static_bytes
+            static = mode.tensor * options.table.static_bytes
             needed = static if needed is None else np.minimum(needed, static)
-            largest = max(largest, root.max_stages(g, t) * t * options.table.usable_bytes)
+            largest = max(largest, root.max_stages(g, mode) * mode.tensor * options.table.usable_bytes)
         held += largest
     return needed is None or float(root.intervals.prefix[-1] @ needed) <= held * (1 + 1e-9)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         Holder,
         LayerTable,
         MixedProblem,
+        Mode,
         Reduction,
         Setting,
         TransferTable,
@@ -29,7 +30,7 @@ __all__ = ["RelaxedProblem"]
 
 @dataclass(frozen=True)
 class RelaxedProblem:
-    """`base` with `memory_scale` times the usable memory of every chip (inf: no limit)."""
+    """`base` with `memory_scale` times the usable memory of every chip and host (inf: no limit)."""
 
     base: MixedProblem
     memory_scale: float
@@ -58,18 +59,23 @@ class RelaxedProblem:
     def schedules(self) -> tuple[str, ...]:
         return self.base.schedules
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        table = self.base.table(group, tensor, setting)
-        return None if table is None else replace(table, usable_bytes=table.usable_bytes * self.memory_scale)
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        table = self.base.table(group, mode, setting)
+        if table is None:
+            return None
+        scale = self.memory_scale
+        return replace(
+            table, usable_bytes=table.usable_bytes * scale, usable_host_bytes=table.usable_host_bytes * scale
+        )
 
-    def least_layer_s(self, group: int, tensor: int, setting: Setting) -> Floats | None:
+    def least_layer_s(self, group: int, mode: Mode, setting: Setting) -> Floats | None:
         least = getattr(self.base, "least_layer_s", None)
-        return None if least is None else least(group, tensor, setting)
+        return None if least is None else least(group, mode, setting)
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable:
-        return self.base.transfer(source, source_tensor, target, target_tensor, same_node, setting)
+        return self.base.transfer(source, source_mode, target, target_mode, same_node, setting)
 
     @property
     def may_mix(self) -> bool:

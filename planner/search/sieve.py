@@ -2,7 +2,7 @@
 
 A dynamic programme from the pipeline's end: `behind[mask, c][k, a]` is the least time of one micro-batch through the
 last k stages and their boundaries when they hold the layers from a on, use the groups of `mask`, and the first of them
-is of choice c (group and degree). A block of stages of one more group is put in front, stage by stage. Memory and rows
+is of choice c (group and mode). A block of stages of one more group is put in front, stage by stage. Memory and rows
 are those of `stage_rows.py`, exact in the distance from the end; recompute is relaxed as everywhere in the bounds.
 From the distance at which all micro-batches are in flight on, stages do not differ: they share the last row of a table.
 """
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from planner.cost.tables import Mode
     from planner.search.tree import Order
 
     Floats = NDArray[np.float64]
@@ -46,12 +47,12 @@ class ShapeSieve:
         self.layers = root.intervals.num_layers
         pinned = root.limits.stages
         self.choices = [
-            Choice(g, t, pinned.get(g, 1), root.max_stages(g, t), options)
+            Choice(g, mode, pinned.get(g, 1), root.max_stages(g, mode), options)
             for g in range(len(root.groups))
-            for t in root.degrees(g)
-            if (options := root.options(g, t)) is not None
+            for mode in root.modes(g)
+            if (options := root.options(g, mode)) is not None
         ]
-        self.index_of = {(choice.group, choice.tensor): c for c, choice in enumerate(self.choices)}
+        self.index_of = {(choice.group, choice.mode): c for c, choice in enumerate(self.choices)}
         self.used = sorted({c.group for c in self.choices})
         self.bit = {g: 1 << i for i, g in enumerate(self.used)}
         self.most = self._most_distances()
@@ -113,9 +114,9 @@ class ShapeSieve:
             root, a, b = self.root, self.choices[c], self.choices[d]
             kinds = np.array(root.intervals.chain.kinds)
             ways = [False, True] if c == d and self._may_share_a_node(a) else [False]
-            tables = [root.transfer(a.group, a.tensor, b.group, b.tensor, same) for same in ways]
+            tables = [root.transfer(a.group, a.mode, b.group, b.mode, same) for same in ways]
             by_kind = np.min([[t.forward_s + t.backward_s, t.forward_s] for t in tables], axis=0)
-            least = [root.least_transfer(a.group, a.tensor, b.group, b.tensor, same) for same in ways]
+            least = [root.least_transfer(a.group, a.mode, b.group, b.mode, same) for same in ways]
             once, both = self._wait_factors
             waits = [np.maximum(once * max(x.onward, x.back), both * (x.onward + x.back)) for x in least]
             self._transfers[c, d] = np.pad(by_kind[:, kinds], ((0, 0), (1, 0))), np.min(waits, axis=0)
@@ -124,7 +125,8 @@ class ShapeSieve:
     def _may_share_a_node(self, choice: Choice) -> bool:
         """Whether the transfer between some two stages of a group can stay inside nodes."""
         setting, group = self.root.setting, self.root.groups[choice.group]
-        return setting.data_parallel < group.slots_per_node(choice.tensor, setting.context_parallel)
+        slots = group.slots_per_node(choice.mode.tensor, setting.context_parallel)
+        return setting.data_parallel * choice.mode.replicas < slots
 
 
 class ShapeTable:
@@ -241,10 +243,10 @@ class ShapeTable:
             self._ends[order] = self._with_block(order[0], order[1:])
         return self._ends[order]
 
-    def _with_block(self, block: tuple[int, int, int], rest: Order) -> Values | None:
+    def _with_block(self, block: tuple[int, Mode, int], rest: Order) -> Values | None:
         """The same with one more block in front."""
-        group, tensor, count = block
-        c = self.sieve.index_of[group, tensor]
+        group, mode, count = block
+        c = self.sieve.index_of[group, mode]
         values, behind = self._alone(rest), rest[0][0] if rest else None
         for _ in range(count):
             if values is None:

@@ -76,7 +76,7 @@ class _Walk:
                 now = self._advance(now, c, lies)
                 if i:
                     now = now + inner
-            longer = (*order, (choice.group, choice.tensor, j))
+            longer = (*order, (choice.group, choice.mode, j))
             if not rest:
                 if np.isfinite(now[0, -1]):
                     yield longer, self._ends(walked) if self.only_shortest else ()

@@ -15,7 +15,7 @@ from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
 from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchProgress, SearchSettings, WhyStopped, search
 from planner.search.highs import SolverName, require_solver, start_log
-from planner.search.mixes import best_of_all_shapes, ignored_shapes, why_identical
+from planner.search.mixes import IDENTICAL_SHARE, best_of_all_shapes, ignored_shapes, why_identical
 from planner.search.on_uplinks import found_on_uplinks
 from planner.search.outcome import Found
 from planner.search.plan_space import plan_space_of
@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["Progress", "SolveOptions", "SolveResult", "limits_of", "search_settings", "solve"]
 
 
-_IDENTICAL_SHARE = 0.6
-"""Of the time limit, for plans of identical pipelines, where mixes may be better."""
 _PLACING_SHARE = 0.15
 """Of the time limit, for nodes and shapes that suit a topology, after mixes."""
 _MOST_LAYERS = 1200
@@ -126,7 +124,7 @@ def solve(
         identical = why_identical(model, cost, settings.limits, options)
         older, settings = with_older_plan(cluster, model, graph, problem, cost, settings, options, identical)
         limit, mixes = options.time_limit_s, identical is None
-        first = replace(settings, time_limit_s=_IDENTICAL_SHARE * limit, first_plan_limit_s=limit)
+        first = replace(settings, time_limit_s=IDENTICAL_SHARE * limit, first_plan_limit_s=limit)
         outcome = search(problem, first if mixes else settings, _forward(progress), interrupted)
         if outcome.leaf is None and older.plan is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)

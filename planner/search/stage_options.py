@@ -79,6 +79,9 @@ class StageOptions:
         self._room: Floats = table.usable_bytes - static - np.where(present, base[None, :], 0.0).max(axis=1)
         working_set = np.maximum(np.where(present, least[None, :], 0.0).max(axis=1), self._least_recompute_set(present))
         self._tight_room: Floats = table.usable_bytes - static - working_set
+        if table.host_bytes is not None:
+            beyond = counts @ table.host_bytes > table.usable_host_bytes * (1 + _ALLOWANCE)
+            self._room[beyond] = self._tight_room[beyond] = -np.inf
         self._unbound_times: Floats = np.append(self._plain_time, np.inf)
         self._times: dict[int, Floats] = {}
         self._stairs: dict[tuple[int, float], Staircase] = {}
@@ -289,6 +292,8 @@ class StairTable:
         return result
 
 
+_ALLOWANCE = 1e-9
+"""Relative: sums in another order."""
 _STRIDE = 4.0
 """Distance between the staircases of a table on the scaled time axis: levels lie in [-1, 1.5]."""
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from planner.cost.tables import Mode
     from planner.search.candidates import Root
     from planner.search.stage_options import StageOptions
 
@@ -35,10 +36,10 @@ _UPDATE_STEPS = 8
 
 @dataclass(frozen=True)
 class Choice:
-    """A node group at a tensor parallel degree, with at most `most` stages, at least `least`."""
+    """A node group in a mode, with at most `most` stages, at least `least`."""
 
     group: int
-    tensor: int
+    mode: Mode
     least: int
     most: int
     options: StageOptions
@@ -56,7 +57,7 @@ class Front:
         prefix = root.intervals.prefix
         self.time: Floats = prefix @ np.min([c.options.layer_time for c in choices], axis=0)
         self.forward: Floats = prefix @ np.min([c.options.table.forward_s for c in choices], axis=0)
-        self.work: Floats = prefix @ root.work(choices[0].group, choices[0].tensor)
+        self.work: Floats = prefix @ root.work(choices[0].group, choices[0].mode)
 
 
 @dataclass(frozen=True)
@@ -223,7 +224,7 @@ class CloserLimits:
 
 
 def most_held(limits: list[StageLimits], most_update: float = float("inf")) -> dict[int, float]:
-    """Most work of every group, at the best of its degrees."""
+    """Most work of every group, in the best of its modes."""
     held: dict[int, float] = {}
     for of in limits:
         group = of.choice.group

@@ -61,7 +61,7 @@ class Survey:
 
 def sieve_helps(root: Root) -> bool:
     """Whether a root's groups are few enough for the sieve over all shapes."""
-    return sum(1 for g in range(len(root.groups)) if root.degrees(g)) <= MOST_GROUPS
+    return sum(1 for g in range(len(root.groups)) if root.modes(g)) <= MOST_GROUPS
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ class _Surveyor:
             self.root, self.refuter, node, lambda: self.goal().step_limit(self.root, node), ends.spent
         )
         for groups in islice(orders, _SHORT_SURVEY_ORDERS) if short else orders:
-            self.visit(Leaf(self.root, tuple((g, node.tensor[g], node.low[g]) for g in groups)))
+            self.visit(Leaf(self.root, tuple((g, node.modes[g], node.low[g]) for g in groups)))
 
     def visit(self, leaf: Leaf) -> None:
         """The dynamic programme's word on a leaf: refuted, or a bound and perhaps a better plan."""

@@ -1,17 +1,18 @@
-"""The tree below a root: branching on degrees, boxes of stage counts and orders; what survives a step time T."""
+"""The tree below a root: branching on modes, boxes of stage counts and orders; what survives a step time T."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from planner.cost.tables import Mode
 from planner.search.bounds import Refuter
 from planner.search.candidates import IDLE, OPEN, Node, Root
 
 __all__ = ["Order", "Target", "single_stage_orders", "surviving_nodes", "surviving_orders"]
 
-Order = tuple[tuple[int, int, int], ...]
-"""(group, tensor parallel degree, number of stages) along the pipeline."""
+Order = tuple[tuple[int, Mode, int], ...]
+"""(group, mode, number of stages) along the pipeline."""
 
 _BATCH = 256
 _BOX_PIECES = 4
@@ -25,29 +26,30 @@ class Target:
     price_per_chip_s: tuple[float, ...] | None = None
     """Currency per second of one chip of each group; None: the objective is the step time."""
 
-    def weight(self, root: Root, tensor: tuple[int, ...], stages: tuple[int, ...]) -> float:
+    def weight(self, root: Root, modes: tuple[Mode, ...], stages: tuple[int, ...]) -> float:
         """Objective per second of step time, at least, with this many stages of each group."""
         if self.price_per_chip_s is None:
             return 1.0
         chips_per_stage = root.setting.data_parallel * root.setting.context_parallel
         return sum(
-            p * max(t, 0) * chips_per_stage * n for p, t, n in zip(self.price_per_chip_s, tensor, stages, strict=True)
+            p * max(mode.chips, 0) * chips_per_stage * n
+            for p, mode, n in zip(self.price_per_chip_s, modes, stages, strict=True)
         )
 
     def step_limit(self, root: Root, node: Node) -> float:
         """Largest step time with which the node can still reach the objective."""
-        weight = self.weight(root, node.tensor, node.low)
+        weight = self.weight(root, node.modes, node.low)
         return self.objective / weight if weight > 0 else 1e30
 
 
 def _expand(root: Root, node: Node) -> Iterator[Node]:
-    """Children of a node: the next open group's degrees (or idle), or the widest box in pieces."""
-    if OPEN in node.tensor:
-        g = node.tensor.index(OPEN)
-        for t in root.degrees(g):
-            most = root.max_stages(g, t)
+    """Children of a node: the next open group's modes (or idle), or the widest box in pieces."""
+    if OPEN in node.modes:
+        g = node.modes.index(OPEN)
+        for mode in root.modes(g):
+            most = root.max_stages(g, mode)
             least = root.limits.stages.get(g, 1)
-            yield _set(node, g, t, least, most)
+            yield _set(node, g, mode, least, most)
         if g not in root.limits.use and g not in root.limits.stages:
             yield _set(node, g, IDLE, 0, 0)
         return
@@ -56,14 +58,14 @@ def _expand(root: Root, node: Node) -> Iterator[Node]:
     pieces = min(_BOX_PIECES, width)
     for i in range(pieces):
         first, end = low + width * i // pieces, low + width * (i + 1) // pieces
-        yield _set(node, g, node.tensor[g], first, end - 1)
+        yield _set(node, g, node.modes[g], first, end - 1)
 
 
-def _set(node: Node, g: int, tensor: int, low: int, high: int) -> Node:
+def _set(node: Node, g: int, mode: Mode, low: int, high: int) -> Node:
     def put(values: tuple[int, ...], value: int) -> tuple[int, ...]:
         return (*values[:g], value, *values[g + 1 :])
 
-    return Node(put(node.tensor, tensor), put(node.low, low), put(node.high, high))
+    return Node((*node.modes[:g], mode, *node.modes[g + 1 :]), put(node.low, low), put(node.high, high))
 
 
 def _possible(root: Root, node: Node) -> bool:
@@ -103,7 +105,7 @@ def surviving_nodes(
         dead, spare = refuter.refuted(children, [goal.step_limit(root, c) for c in children])
         alive = sorted(
             ((float(s), c) for c, s, d in zip(children, spare, dead, strict=True) if not d),
-            key=lambda x: (x[0], x[1].tensor, x[1].high),
+            key=lambda x: (x[0], x[1].modes, x[1].high),
         )
         fixed = [c for _, c in reversed(alive) if c.fixed]
         open_nodes.extend(x for x in alive if not x[1].fixed)
@@ -120,12 +122,12 @@ def surviving_orders(
     Groups with little memory are tried at the end first, where few micro-batches are in flight. Ends early when
     `should_stop` says so: ask it again afterwards.
     """
-    active = [g for g, t in enumerate(node.tensor) if t > 0]
+    active = node.active
     whole = _only_order(root, active)
     ends: list[tuple[int, ...]] = [()] if whole is None else [whole]
     if whole is not None and len(whole) < len(active):
         return
-    by_memory = sorted(active, key=lambda g: (_usable(root, g, node.tensor[g]), g), reverse=True)
+    by_memory = sorted(active, key=lambda g: (_usable(root, g, node.modes[g]), g), reverse=True)
     while ends and not should_stop():
         end = ends.pop()
         children = [end] if len(end) == len(active) else [(g, *end) for g in by_memory if g not in end]
@@ -139,8 +141,8 @@ def surviving_orders(
                 yield child
 
 
-def _usable(root: Root, group: int, tensor: int) -> float:
-    options = root.options(group, tensor)
+def _usable(root: Root, group: int, mode: Mode) -> float:
+    options = root.options(group, mode)
     return options.table.usable_bytes if options is not None else 0.0
 
 
@@ -160,4 +162,4 @@ def single_stage_orders(root: Root) -> list[Order]:
         return []
     single = root.single_stage()
     needed = limits.use | frozenset(limits.stages)
-    return [((g, t, 1),) for g in range(len(root.groups)) if not needed - {g} for t in single.degrees(g)]
+    return [((g, mode, 1),) for g in range(len(root.groups)) if not needed - {g} for mode in single.modes(g)]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from planner.cost.tables import Setting
 from planner.errors import Notice
+from planner.plan.layout import mode_of
 from planner.search.candidates import Root, make_roots
 from planner.search.improve import in_space
 from planner.search.intervals import Intervals
@@ -122,7 +123,7 @@ def with_older_plan(
         return Older(), settings
     try:
         pipelines = _pipelines(older, cost)
-        if len(pipelines) == 1 and _is_in_blocks(pipelines[0]):
+        if len(pipelines) == 1 and _is_in_blocks(pipelines[0], cost):
             plan, said = _identical(pipelines[0], problem, cost, settings)
         else:
             if why_identical is not None:
@@ -176,19 +177,27 @@ def _pipelines(older: Plan, cost: CostModel) -> tuple[Pipeline, ...]:
                 degrees = ", ".join(str(t) for t in group.tensor_degrees) or "none"
                 what = f"tensor parallel degree {stage.tensor_parallel} on {group.name}"
                 raise _UnfitError(f"{what} is not possible; possible is {degrees}")
+            if mode_of(cost, stage) not in group.modes:
+                said = "no ZeRO level of its own" if stage.zero is None else f"ZeRO level {stage.zero}"
+                levels = ", ".join(str(level) for level in cost.zero_levels)
+                if stage.replicas not in group.stage_replicas or bool(stage.offload_optimizer) not in group.offloads:
+                    raise _UnfitError(
+                        f"a stage on {group.name} is replicated or offloaded as these inputs do not allow"
+                    )
+                raise _UnfitError(f"a stage on {group.name} has {said}; possible is {levels}")
     return older.pipelines
 
 
 def _order(pipeline: Pipeline, cost: CostModel) -> Order:
-    """(group, degree, number of stages) along the pipeline."""
+    """(group, mode, number of stages) along the pipeline."""
     index = {group.name: g for g, group in enumerate(cost.groups)}
-    kinds = [(index[stage.node_group], stage.tensor_parallel) for stage in pipeline.stages]
+    kinds = [(index[stage.node_group], mode_of(cost, stage)) for stage in pipeline.stages]
     return tuple((g, t, len([*run])) for (g, t), run in groupby(kinds))
 
 
-def _is_in_blocks(pipeline: Pipeline) -> bool:
-    """Whether each group has one block of stages, of one degree, as in all plans of identical pipelines."""
-    blocks = [kind for kind, _ in groupby((stage.node_group, stage.tensor_parallel) for stage in pipeline.stages)]
+def _is_in_blocks(pipeline: Pipeline, cost: CostModel) -> bool:
+    """Whether each group has one block of stages, of one mode, as in all plans of identical pipelines."""
+    blocks = [kind for kind, _ in groupby((stage.node_group, mode_of(cost, stage)) for stage in pipeline.stages)]
     return len({name for name, _ in blocks}) == len(blocks)
 
 
@@ -237,14 +246,14 @@ def _why_not(root: Root, order: Order) -> str:
     """What keeps a shape out of the root's space: chips where they are too few, else what the user pinned."""
     base = root.single_stage() if sum(n for _, _, n in order) == 1 else root
     for g, t, n in order:
-        room = base.groups[g].max_stages(t, root.setting.data_parallel, root.setting.context_parallel)
+        room = base.groups[g].room(t, root.setting)
         name = base.groups[g].name
         if n > room:
-            width = t * root.setting.context_parallel
+            width = t.chips * root.setting.context_parallel
             need = f"{n} stages of {root.setting.data_parallel} x {width} chips"
             return f"{need} do not fit {name}, which has room for {room}"
-        if t not in base.degrees(g):
-            return f"{name} cannot be used at tensor parallel degree {t}"
+        if t not in base.modes(g):
+            return f"{name} cannot be used at tensor parallel degree {t.tensor}"
     return "its stages are not what `constraints:` and --fixed-order ask for"
 
 
@@ -296,7 +305,7 @@ def _mix(pipelines: Sequence[Pipeline], cost: CostModel) -> tuple[PipelineChoice
     for pipeline, micro_batches in zip(pipelines, _micro_batches(pipelines, cost.global_batch), strict=True):
         ends = [*accumulate(len(stage.layers) for stage in pipeline.stages)]
         stages = tuple(
-            StageChoice(index[s.node_group], s.tensor_parallel, end - len(s.layers), end, dict(s.recompute))
+            StageChoice(index[s.node_group], mode_of(cost, s), end - len(s.layers), end, dict(s.recompute))
             for s, end in zip(pipeline.stages, ends, strict=True)
         )
         setting = Setting(pipeline.micro_batch_size, replicas, context)
@@ -307,7 +316,7 @@ def _mix(pipelines: Sequence[Pipeline], cost: CostModel) -> tuple[PipelineChoice
         raise _UnfitError("its stages have no room in the nodes")
     for choice in choices:
         setting = setting_of_shape(choice.setting, counts, len(choice.stages))
-        if any(cost.table(s.group, s.tensor, setting) is None for s in choice.stages):
+        if any(cost.table(s.group, s.mode, setting) is None for s in choice.stages):
             raise _UnfitError("a stage's chips cannot run its layers at these degrees")
     return tuple(choices)
 

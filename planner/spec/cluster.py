@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from planner.errors import Notice
-from planner.spec.base import Bandwidth, Count, Latency, Name, SpecModel
+from planner.spec.base import Bandwidth, Count, Latency, MemoryBytes, Name, SpecModel
 from planner.spec.links import Link, LinkFigures, Sites, Transport
 from planner.spec.nic_affinity import NicAffinity
 from planner.spec.profile import Chip, Interconnect
@@ -55,6 +55,12 @@ class NodeGroup(SpecModel):
     reserve_bytes: Annotated[int, Field(ge=0)]
     """Memory of each chip that the planner leaves free."""
 
+    host_memory_bytes: MemoryBytes | None = None
+    """Memory of one node's host that training may use. None: not known."""
+
+    host_memory_bandwidth_bytes_per_s: Bandwidth | None = None
+    """What one node's host reads and writes of its memory in a second. None: not known."""
+
     price_per_chip_hour: Annotated[float, Field(ge=0)] = 0.0
     """Price in the cluster's currency; 0 where none is given."""
 
@@ -80,7 +86,7 @@ class NodeGroup(SpecModel):
 
     @model_serializer(mode="wrap")
     def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(handler(self), "nic_affinity")
+        return _without(handler(self), "nic_affinity", "host_memory_bytes", "host_memory_bandwidth_bytes_per_s")
 
 
 class LinkPath(SpecModel):
@@ -229,10 +235,11 @@ class Cluster(SpecModel):
     __hash__ = None  # type: ignore[assignment]
 
 
-def _without(document: dict[str, Any], key: str) -> dict[str, Any]:
-    """A document in which `key` only stands when there is something: what says nothing new stays as it always was."""
-    if document.get(key) is None:
-        document.pop(key, None)
+def _without(document: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """A document in which `keys` only stand when there is something: what says nothing new stays as it always was."""
+    for key in keys:
+        if document.get(key) is None:
+            document.pop(key, None)
     return document
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from planner.spec.base import Name, Price, SpecModel, Text, Title, filled, refusal, whole_number
+from planner.spec.base import Bandwidth, MemoryBytes, Name, Price, SpecModel, Text, Title, filled, refusal, whole_number
 from planner.spec.kinds import QuantityError
 from planner.spec.links import Link, Sites
 from planner.spec.nic_affinity import NicAffinityEntry
@@ -85,6 +85,15 @@ class NodeGroupEntry(SpecModel):
 
     reserve: _Reserve | None = Field(default=None, examples=["6 %"])
     """Memory of each chip that stays free: `6 %` or `4 GiB`. Absent: the cluster's reserve."""
+
+    host_memory_bytes: MemoryBytes | None = Field(default=None, alias="host_memory", examples=["1.5 TiB"])
+    """Memory of one node's host that training may use, all its chips together: for `training.offload_optimizer`."""
+
+    host_memory_bandwidth_bytes_per_s: Bandwidth | None = Field(
+        default=None, alias="host_memory_bandwidth", examples=["300 GB/s"]
+    )
+    """What one node's host reads and writes of its memory in a second, all sockets together, as a stream benchmark
+    reaches it: for `training.offload_optimizer`."""
 
 
 class ClusterFile(SpecModel):

@@ -83,6 +83,8 @@ class _Reader:
             nic_affinity=affinity,
             intra_node=intra_node,
             reserve_bytes=reserve,
+            host_memory_bytes=entry.host_memory_bytes,
+            host_memory_bandwidth_bytes_per_s=entry.host_memory_bandwidth_bytes_per_s,
         )
 
     def _link(

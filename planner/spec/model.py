@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Annotated, Any, Literal
 
 from pydantic import (
     AfterValidator,
     BeforeValidator,
+    Discriminator,
     Field,
+    SerializerFunctionWrapHandler,
+    Tag,
     ValidationInfo,
     WithJsonSchema,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
@@ -55,6 +60,23 @@ def _read_schedule(value: Any) -> Any:
 _ZeroLevel = Annotated[
     Literal[0, 1, 2, 3], whole_number("the ZeRO level", 0, 3, "1"), WithJsonSchema({"enum": [0, 1, 2, 3]})
 ]
+
+
+def _one_or_some(value: Any) -> str:
+    return "~some" if isinstance(value, (list, tuple)) else "~one"
+
+
+def _read_levels(levels: tuple[int, ...]) -> int | tuple[int, ...]:
+    """Ascending; a list of one is that one."""
+    return levels[0] if len(levels) == 1 else tuple(sorted(levels))
+
+
+_ZeroLevels = Annotated[
+    tuple[_ZeroLevel, ...], filled("ZeRO level", 4), AfterValidator(distinct), AfterValidator(_read_levels)
+]
+_Zero = Annotated[
+    Annotated[_ZeroLevel, Tag("~one")] | Annotated[_ZeroLevels, Tag("~some")], Discriminator(_one_or_some)
+]
 _Sequence = Annotated[
     int, whole_number("the sequence length", 1, 100_000_000), WithJsonSchema({"type": "integer", "minimum": 1})
 ]
@@ -82,6 +104,18 @@ _Numbers = Annotated[
     AfterValidator(distinct),
     AfterValidator(lambda numbers: tuple(sorted(numbers))),
 ]
+
+
+def _divide_each_other(numbers: tuple[int, ...]) -> tuple[int, ...]:
+    """Stages that send each other tensors split them evenly."""
+    for small, large in pairwise(numbers):
+        if large % small:
+            why = "sequences go from the replicas of one stage to those of the next in equal parts"
+            raise refusal(QuantityError(f"{small} does not divide {large}", why, "use numbers such as [1, 2, 4]"))
+    return numbers
+
+
+_StageReplicas = Annotated[_Numbers, AfterValidator(_divide_each_other)]
 _Flag = Annotated[bool, Field(strict=True)]
 
 
@@ -109,8 +143,13 @@ class Training(SpecModel):
     gradients: Literal["fp32", "compute"] = "fp32"
     """What gradients are kept and summed in: fp32, or the compute precision."""
 
-    zero: _ZeroLevel = 1
-    """ZeRO level over the data parallel chips: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights."""
+    zero: _Zero = Field(default=1, examples=["[1, 3]"])
+    """ZeRO level over the data parallel chips: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights. A list:
+    levels to choose from, for each node group."""
+
+    offload_optimizer: Literal["never", "allowed", "always"] = "never"
+    """Whether optimizer states live in host memory and are updated there: `allowed` lets each node group choose. Needs
+    `host_memory` and `host_memory_bandwidth` of the node group."""
 
     recompute: _Policies = ("none", "selective", "full")
     """Recompute policies that each layer may choose from."""
@@ -135,6 +174,10 @@ class Training(SpecModel):
 
     dropout: _Flag | None = None
     """Whether dropout masks are kept. Absent: as the architecture has it."""
+
+    stage_replicas: _StageReplicas = Field(default=(1,), examples=["[1, 2, 4]"])
+    """How many chip groups may share each micro-batch of one pipeline's stage, each with its part of the sequences, to
+    choose from for each node group: stages of one pipeline then differ in their data parallel degree."""
 
     tokens: Tokens | None = Field(default=None, examples=["15 T tokens"])
     """Tokens to train on, e.g. `15 T tokens`: turns a plan into days and total cost."""
@@ -170,6 +213,16 @@ class Training(SpecModel):
             why = f"the global batch has {batch} sequences"
             raise refusal(QuantityError("no micro-batch fits the global batch", why, "allow a smaller size"))
         return value
+
+    @model_serializer(mode="wrap")
+    def _without_what_nobody_asks_for(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """A document that says nothing new stays as it always was."""
+        document: dict[str, Any] = handler(self)
+        if self.offload_optimizer == "never":
+            document.pop("offload_optimizer", None)
+        if self.stage_replicas == (1,):
+            document.pop("stage_replicas", None)
+        return document
 
     @field_validator("master_weights", mode="after")
     @classmethod

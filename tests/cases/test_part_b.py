@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from planner.cost.tables import Setting
+from planner.cost.tables import Mode, Setting
 from planner.errors import InfeasibleError
 from tests.cases.given import (
     GIB,
@@ -131,7 +131,7 @@ def test_b3_the_kind_of_loss_decides_the_last_stage_s_peak_and_is_told() -> None
     for loss in ("plain", "chunked", "fused"):
         model = preset("qwen3-8b", 8192, loss=loss)
         cost = cost_of(on("nvidia-h100-80gb-sxm"), model)
-        head = cost.breakdown(0, 1, Setting(1, 1), cost.kind_counts(["head"], {}), in_flight=1)
+        head = cost.breakdown(0, Mode(1), Setting(1, 1), cost.kind_counts(["head"], {}), in_flight=1)
         peaks[loss] = (head.memory.activations + head.memory.transient) / GIB
         assert f"the loss is computed as `{loss}` (training.loss)" in cost.notes
     hidden = 2 * 8192 * 4096 / GIB  # the working set that is left without logits
@@ -175,7 +175,7 @@ def one_layer_mib(kernel: str, tokens: int) -> float:
     """The peak of a single layer on four chips."""
     cost = cost_of(H20, qwen_14b(kernel, tokens))
     counts = cost.kind_counts(["layers.0"], {})
-    return cost.breakdown(0, 4, Setting(1, 1), counts, in_flight=1).memory.peak_bytes / 2**20
+    return cost.breakdown(0, Mode(4), Setting(1, 1), counts, in_flight=1).memory.peak_bytes / 2**20
 
 
 def test_b5_a_kernel_that_holds_scores_grows_as_measured_and_flash_grows_in_a_line() -> None:

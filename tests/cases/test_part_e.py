@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from planner.cost.tables import Setting
+from planner.cost.tables import Mode, Setting
 from planner.errors import InfeasibleError
 from planner.graph.limits import padded_vocabulary
 from planner.spec import Cluster, parse_cluster
@@ -130,7 +130,7 @@ def test_e4_memory_counts_padded_rows_and_the_plan_says_so() -> None:
     # two chips: 50,432 / 2 rows of 768 in bf16
     cost = cost_of(chips(2), gpt(12, 768, 50257, heads=12))
     counts = cost.kind_counts(["head"], {})
-    assert cost.breakdown(0, 2, Setting(1, 1), counts, in_flight=1).memory.weights == 50432 / 2 * 768 * 2
+    assert cost.breakdown(0, Mode(2), Setting(1, 1), counts, in_flight=1).memory.weights == 50432 / 2 * 768 * 2
     sizes = "50304 at tensor_parallel 1, 50432 at tensor_parallel 2"
     text = f"embedding and head are sized for a padded vocabulary: 50257 -> {sizes}"
     assert text in plan_of(chips(2), gpt(12, 768, 50257, heads=12)).assumptions

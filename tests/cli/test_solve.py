@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
@@ -21,9 +22,9 @@ import planner.search
 from planner import Notice, Plan, SolveResult, check_plan
 from planner.cli.solve import Solver
 from planner.errors import InfeasibleError, InterruptedSolve, NoPlanFoundError
-from planner.plan.file import dump_plan
+from planner.plan.file import dump_plan, write_atomic
 from planner.search.highs import SOLVERS
-from tests.cli.running import dplan
+from tests.cli.running import dplan, dplan_quietly, forked
 from tests.plan.small import CLUSTER, MODEL, small_plan
 
 ROOT = Path(__file__).parents[2]
@@ -409,43 +410,43 @@ def test_without_a_terminal_there_is_no_progress(files: Path) -> None:
     assert (process.returncode, err) == (0, b"")
 
 
-@pytest.mark.slow
 def test_killing_a_solve_at_any_moment_leaves_the_old_plan_whole(files: Path) -> None:
     chance = random.Random(0)
     old = dump_plan(small_plan())
     (files / "plan.json").write_text(old)
-    begin = time.monotonic()
-    process = start(["cluster.yaml", "model.yaml", "-o", "new.json"], files, stdout=subprocess.DEVNULL)
-    assert process.wait(timeout=60) == 0
-    whole_run, new = time.monotonic() - begin, (files / "new.json").read_text()
+    command = ["solve", "cluster.yaml", "model.yaml", "--gap", "50 %"]
+    for _ in range(2):  # the first one waits for the imports
+        begin = time.monotonic()
+        process = forked(dplan_quietly, *command, "-o", "new.json")
+        process.join(60)
+        assert process.exitcode == 0
+        whole_run = time.monotonic() - begin
+    new, endings = (files / "new.json").read_text(), set()
     for _ in range(50):
-        process = start(["cluster.yaml", "model.yaml"], files, stdout=subprocess.DEVNULL)
-        try:
-            process.wait(timeout=chance.uniform(0, 1.1 * whole_run))
-        except subprocess.TimeoutExpired:
-            process.kill()
-        process.wait(timeout=30)
+        process = forked(dplan_quietly, *command)
+        process.join(chance.uniform(0, 1.1 * whole_run))
+        process.kill()
+        process.join(30)
+        endings.add(process.exitcode)
         assert (files / "plan.json").read_text() in (old, new)
+    assert -signal.SIGKILL in endings
+
+
+def write_for_ever(path: str) -> None:
+    for i in itertools.cycle("ab"):
+        write_atomic(path, i * 1_000_000)
 
 
 def test_killing_a_writer_at_any_moment_leaves_one_of_its_files_whole(tmp_path: Path) -> None:
     chance = random.Random(0)
     path = tmp_path / "plan.json"
-    writer = (
-        "import itertools; from planner.plan.file import write_atomic; print('ready', flush=True)\n"
-        f"for i in itertools.cycle('ab'): write_atomic({str(path)!r}, i * 1_000_000)"
-    )
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
     for _ in range(20):
-        process = subprocess.Popen([sys.executable, "-c", writer], env=environment, stdout=subprocess.PIPE)
-        assert process.stdout is not None
-        with process.stdout as ready:
-            assert ready.readline() == b"ready\n"
-        try:
-            process.wait(timeout=chance.uniform(0.01, 0.1))
-        except subprocess.TimeoutExpired:
-            process.kill()
-        process.wait(timeout=30)
-        if path.exists():
-            assert path.read_text() in ("a" * 1_000_000, "b" * 1_000_000)
-    assert path.exists()
+        path.unlink(missing_ok=True)
+        process = forked(write_for_ever, str(path))
+        while not path.exists() and process.is_alive():  # it is ready
+            os.sched_yield()
+        process.join(chance.uniform(0.01, 0.1))
+        process.kill()
+        process.join(30)
+        assert process.exitcode == -signal.SIGKILL
+        assert path.read_text() in ("a" * 1_000_000, "b" * 1_000_000)

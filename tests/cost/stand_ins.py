@@ -47,6 +47,7 @@ class Chip:
     host_staging_bytes_per_s: float | None = None
     measured: Measured | None = None
     efficiency: Efficiency | None = Efficiency()
+    unified_memory: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,8 @@ class NodeGroup:
     reserve_bytes: int = 0
     price_per_chip_hour: float = 0.0
     nic_affinity: None = None
+    host_memory_bytes: int | None = None
+    host_memory_bandwidth_bytes_per_s: float | None = None
 
     @property
     def reached_nic(self) -> Interconnect | None:
@@ -111,6 +114,8 @@ class Training:
     attention: str = "flash"
     loss: str = "plain"
     dropout: bool | None = None
+    offload_optimizer: str = "never"
+    stage_replicas: tuple[int, ...] = (1,)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from planner.cost.holders import SharedLayers, holder_of, lines_crossed, shared_
 from planner.cost.links import group_links, least_ring, shared_ring
 from planner.cost.placement import Block, place_blocks
 from planner.cost.sharding import Degrees, ExpertLayout
-from planner.cost.tables import ChipGroup, Holder, Setting
+from planner.cost.tables import ChipGroup, Holder, Mode, Setting
 from tests.cost.stand_ins import GB, Cluster, Interconnect, LinkPath, NodeGroup, cluster_of, cost_model
 
 # ---- who holds what -------------------------------------------------------------------------------------------------
@@ -112,7 +112,7 @@ def test_seconds_are_those_of_a_ring_over_all_replicas_at_the_slowest_replicas_r
         reduced = model.reduction(own, holders, setting)
         assert reduced.seconds == pytest.approx([expected])
         assert reduced.fixed_s == 0
-    assert model.table(0, 2, setting).reduction_s <= expected  # a bound
+    assert model.table(0, Mode(2), setting).reduction_s <= expected  # a bound
 
 
 def test_latency_counts_once_over_all_replicas():
@@ -127,7 +127,7 @@ def test_one_shape_alone_reduces_as_its_table_says(nodes, replicas, tensor, zero
     cluster = cluster_of(NodeGroup("a", nodes=4, nic=Interconnect(10 * GB, 5e-6)))
     model = cost_model(cluster, zero=zero, global_batch=48)
     setting = Setting(1, replicas)
-    table = model.table(0, tensor, setting)
+    table = model.table(0, Mode(tensor), setting)
     alone = model.reduction(0, (Holder(0, tensor, replicas, nodes, replicas // nodes, 0),), setting)
     assert alone.seconds == pytest.approx(table.reduction_s)
     assert alone.fixed_s == pytest.approx(table.fixed_update_s)
@@ -137,11 +137,13 @@ def test_transfers_of_mixed_settings_share_no_line_and_leave_no_trace():
     paths = dict.fromkeys([(0, 1), (1, 0)], LinkPath(10 * GB, total_bytes_per_s=1 * GB))
     cluster = cluster_of(NodeGroup("a"), NodeGroup("b"), paths=paths)
     model, fresh = cost_model(cluster), cost_model(cluster)
-    free = model.transfer(0, 1, 1, 1, False, Setting(1, 4, mixed=True))
-    alone = fresh.transfer(0, 1, 1, 1, False, Setting(1, 1))
+    free = model.transfer(0, Mode(1), 1, Mode(1), False, Setting(1, 4, mixed=True))
+    alone = fresh.transfer(0, Mode(1), 1, Mode(1), False, Setting(1, 1))
     assert list(free.forward_s) == list(alone.forward_s)
-    assert list(model.transfer(0, 1, 1, 1, False, Setting(1, 1)).forward_s) == list(alone.forward_s)
-    assert list(model.transfer(0, 1, 1, 1, False, Setting(1, 4)).forward_s) == pytest.approx(4 * alone.forward_s)
+    assert list(model.transfer(0, Mode(1), 1, Mode(1), False, Setting(1, 1)).forward_s) == list(alone.forward_s)
+    assert list(model.transfer(0, Mode(1), 1, Mode(1), False, Setting(1, 4)).forward_s) == pytest.approx(
+        4 * alone.forward_s
+    )
 
 
 # ---- the least of all mixes -----------------------------------------------------------------------------------------

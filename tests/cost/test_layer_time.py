@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.tables import LayerTable, Setting
+from planner.cost.tables import LayerTable, Mode, Setting
 from planner.graph.layers import Collective, Layer, MeasuredTime, Operation, Weight
 from tests.cost.stand_ins import (
     GB,
@@ -32,8 +32,8 @@ def table_of(
 ) -> LayerTable:
     layers = tuple(replace(layer, name=f"layers.{i}") for i in range(4))
     model = cost_model(cluster, graph_of(*layers, **(graph or {})), **training)
-    table = model.table(0, tensor, setting)
-    assert table is not None, model.why_not(0, tensor, setting)
+    table = model.table(0, Mode(tensor), setting)
+    assert table is not None, model.why_not(0, Mode(tensor), setting)
     return table
 
 

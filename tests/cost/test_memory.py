@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from planner.cost.tables import Setting
+from planner.cost.tables import Mode, Setting
 from planner.graph.layers import Layer, SavedTensor, Weight
 from planner.graph.recipe import Recipe
 from planner.graph.shapes import AttentionShape, FeedForwardShape, LayerShape
@@ -47,7 +47,7 @@ def gpt_saved_bytes(policy: str, tensor: int, sequence_parallel: bool, context: 
         attention="math",
         context_parallel=(context,),
     )
-    table = model.table(0, tensor, Setting(B, 1, context))
+    table = model.table(0, Mode(tensor), Setting(B, 1, context))
     assert table is not None
     return float(table.saved_bytes[model.policies.index(policy), 0])
 
@@ -88,8 +88,8 @@ def one_kind(setting: Setting, tensor: int = 1, layer: Layer | None = None, clus
     layer = layer or matmul_layer()
     graph = graph_of(*(replace(layer, name=f"layers.{i}") for i in range(4)), **training.pop("graph", {}))
     model = cost_model(cluster, graph, **training)
-    table = model.table(0, tensor, setting)
-    assert table is not None, model.why_not(0, tensor, setting)
+    table = model.table(0, Mode(tensor), setting)
+    assert table is not None, model.why_not(0, Mode(tensor), setting)
     return model, table
 
 
@@ -117,8 +117,8 @@ def test_a_tied_copy_takes_memory_unless_there_is_one_stage():
     head = replace(matmul_layer("head", kind="head"), weights=(Weight("table", 10**6, "tensor", tied_to="embedding"),))
     embedding = replace(matmul_layer("embedding", kind="embedding"), weights=(Weight("table", 10**6, "tensor"),))
     model = cost_model(graph=graph_of(embedding, matmul_layer(), head), zero=0)
-    split = model.table(0, 1, Setting(1, 1))
-    whole = model.table(0, 1, Setting(1, 1, single_stage=True))
+    split = model.table(0, Mode(1), Setting(1, 1))
+    whole = model.table(0, Mode(1), Setting(1, 1, single_stage=True))
     assert split is not None and whole is not None
     assert split.static_bytes.tolist() == [18e6, 18e6, 18e6]
     assert whole.static_bytes.tolist() == [18e6, 18e6, 0.0]
@@ -132,7 +132,7 @@ def test_e4_embedding_and_head_are_sized_for_the_padded_vocabulary():
     )
     model = cost_model(graph=graph_of(layer, vocabulary=50_257), zero=0)
     for tensor, rows in ((1, 50_304), (2, 50_432)):
-        table = model.table(0, tensor, Setting(1, 1))
+        table = model.table(0, Mode(tensor), Setting(1, 1))
         assert table is not None
         assert table.static_bytes[0] == pytest.approx(18 * rows * 10 / tensor)
         assert table.saved_bytes[0, 0] == pytest.approx(4 * rows / tensor)
@@ -178,7 +178,7 @@ def test_a_stage_receives_both_ways_and_a_single_stage_does_not():
 def test_c6_two_equal_chips_with_different_reserves_have_different_room():
     cluster = cluster_of(NodeGroup("desktop", reserve_bytes=14 * GIB), NodeGroup("server", reserve_bytes=2 * GIB))
     model = cost_model(cluster)
-    tables = [model.table(group, 1, Setting(1, 1)) for group in (0, 1)]
+    tables = [model.table(group, Mode(1), Setting(1, 1)) for group in (0, 1)]
     assert [table.usable_bytes / GIB for table in tables if table is not None] == [66, 78]
 
 
@@ -197,7 +197,7 @@ def test_c6_reported_memory_counts_before_nominal_memory():
 def test_more_tensor_parallelism_never_takes_more_memory(tensor, data, zero, sequence_parallel):
     graph = graph_of(gpt_layer(0), elements=float(S * H))
     model = cost_model(cluster_of(NodeGroup("a", nodes=2)), graph, zero=zero, sequence_parallel=sequence_parallel)
-    less, more = (model.table(0, t, Setting(1, data)) for t in (2 * tensor, tensor))
+    less, more = (model.table(0, Mode(t), Setting(1, data)) for t in (2 * tensor, tensor))
     assert less is not None and more is not None
     for name in ("static_bytes", "saved_bytes", "transient_bytes", "fixed_bytes"):
         assert np.all(getattr(less, name) <= getattr(more, name) * (1 + 1e-12)), name

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from planner.cost.model import CostModel
-from planner.cost.tables import Problem, Setting
+from planner.cost.tables import Mode, Problem, Setting
 from planner.errors import Notice
 from planner.graph import build_graph
 from planner.graph.layers import Edge, LayerGraph, Operation
@@ -64,8 +64,10 @@ def test_d6_a_boundary_that_grows_with_depth_makes_kinds_of_its_own():
 
 def test_tables_are_made_once():
     model = cost_model()
-    assert model.table(0, 2, Setting(1, 4)) is model.table(0, 2, Setting(1, 4))
-    assert model.transfer(0, 2, 0, 2, True, Setting(1, 4)) is model.transfer(0, 2, 0, 2, True, Setting(1, 8))
+    assert model.table(0, Mode(2), Setting(1, 4)) is model.table(0, Mode(2), Setting(1, 4))
+    assert model.transfer(0, Mode(2), 0, Mode(2), True, Setting(1, 4)) is model.transfer(
+        0, Mode(2), 0, Mode(2), True, Setting(1, 8)
+    )
 
 
 # --- transfers -----------------------------------------------------------------------------------------------------
@@ -79,7 +81,7 @@ GIGA = graph_of(elements=0.5e9)
 
 
 def test_a_transfer_inside_a_node_uses_its_link():
-    moved = cost_model(MIXED, GIGA).transfer(0, 4, 0, 4, True, Setting(1, 1))
+    moved = cost_model(MIXED, GIGA).transfer(0, Mode(4), 0, Mode(4), True, Setting(1, 1))
     assert moved.forward_s[0] == moved.backward_s[0] == pytest.approx(1 / 400 + 1e-6)
 
 
@@ -87,25 +89,25 @@ def test_a_group_of_one_node_without_a_nic_has_the_link_inside_and_no_other_way(
     # bounds ask for both ways; the node may well have no network at all (public case C5)
     alone = cluster_of(NodeGroup("a", nic=None, intra_node=Interconnect(100 * GB, 1e-6)))
     for same_node in (True, False):
-        moved = cost_model(alone, GIGA).transfer(0, 4, 0, 4, same_node, Setting(1, 1))
+        moved = cost_model(alone, GIGA).transfer(0, Mode(4), 0, Mode(4), same_node, Setting(1, 1))
         assert moved.forward_s[0] == moved.backward_s[0] == pytest.approx(1 / 400 + 1e-6)
 
 
 def test_a_transfer_between_nodes_of_a_group_uses_every_chip_s_nic():
-    moved = cost_model(MIXED, GIGA).transfer(0, 4, 0, 4, False, Setting(1, 1))
+    moved = cost_model(MIXED, GIGA).transfer(0, Mode(4), 0, Mode(4), False, Setting(1, 1))
     assert moved.forward_s[0] == pytest.approx(1 / 100 + 5e-6)
 
 
 def test_unequal_degrees_gather_on_the_receiving_side():
-    moved = cost_model(MIXED, GIGA).transfer(0, 8, 1, 4, False, Setting(1, 1))
+    moved = cost_model(MIXED, GIGA).transfer(0, Mode(8), 1, Mode(4), False, Setting(1, 1))
     # 8 x 10 by pair, 8 x 25 and 4 x 10 by NIC: 40 GB/s; then 3/4 GB at 50 GB/s in b, or 7/8 GB at 100 GB/s in a
     assert moved.forward_s[0] == pytest.approx(1 / 40 + 8e-6 + 0.75 / 50 + 3 * 2e-6)
     assert moved.backward_s[0] == pytest.approx(1 / 40 + 8e-6 + 0.875 / 100 + 7 * 1e-6)
 
 
 def test_without_sequence_parallelism_the_receiving_side_gathers_too():
-    with_it = cost_model(MIXED, GIGA).transfer(0, 4, 0, 4, False, Setting(1, 1))
-    without = cost_model(MIXED, GIGA, sequence_parallel=False).transfer(0, 4, 0, 4, False, Setting(1, 1))
+    with_it = cost_model(MIXED, GIGA).transfer(0, Mode(4), 0, Mode(4), False, Setting(1, 1))
+    without = cost_model(MIXED, GIGA, sequence_parallel=False).transfer(0, Mode(4), 0, Mode(4), False, Setting(1, 1))
     assert without.forward_s[0] - with_it.forward_s[0] == pytest.approx(0.75 / 100 + 3e-6)
 
 
@@ -113,7 +115,7 @@ def test_a_host_link_adds_staging_on_both_ends():
     paths = {(a, b): LinkPath(10 * GB, 8e-6, "host", 12 * GB) for a, b in ((0, 1), (1, 0))}
     cluster = cluster_of(*MIXED.node_groups, paths=paths)
     model = cost_model(cluster, GIGA)
-    moved = model.transfer(0, 2, 1, 2, False, Setting(1, 1))
+    moved = model.transfer(0, Mode(2), 1, Mode(2), False, Setting(1, 1))
     assert moved.forward_s[0] == pytest.approx(1 / 20 + 8e-6 + 2 / 24)
     assert (model.transport(0, 1, False), model.transport(0, 0, True)) == ("host", "rdma")
 
@@ -126,17 +128,20 @@ def with_total(total: float | None) -> Any:
 def test_replicas_that_cross_at_once_share_what_the_line_carries():
     model = cost_model(with_total(2 * GB), GIGA)
     for data in (1, 2, 8):
-        moved = model.transfer(0, 1, 1, 1, False, Setting(1, data))
+        moved = model.transfer(0, Mode(1), 1, Mode(1), False, Setting(1, data))
         # 1 GB at 2 GB/s over d; one pair of chips could have 10 GB/s
         assert moved.forward_s[0] == moved.backward_s[0] == pytest.approx(data / 2)
     # four pairs a replica change nothing, and inside a group the line plays no part
-    assert model.transfer(0, 4, 1, 4, False, Setting(1, 8)).forward_s[0] == pytest.approx(8 / 2)
-    assert model.transfer(0, 4, 0, 4, False, Setting(1, 8)) is model.transfer(0, 4, 0, 4, False, Setting(1, 2))
+    assert model.transfer(0, Mode(4), 1, Mode(4), False, Setting(1, 8)).forward_s[0] == pytest.approx(8 / 2)
+    assert model.transfer(0, Mode(4), 0, Mode(4), False, Setting(1, 8)) is model.transfer(
+        0, Mode(4), 0, Mode(4), False, Setting(1, 2)
+    )
 
 
 def test_a_wide_line_leaves_pairs_and_nics_as_the_bounds():
     wide, none = (
-        cost_model(with_total(total), GIGA).transfer(0, 1, 1, 1, False, Setting(1, 8)) for total in (100 * GB, None)
+        cost_model(with_total(total), GIGA).transfer(0, Mode(1), 1, Mode(1), False, Setting(1, 8))
+        for total in (100 * GB, None)
     )
     assert wide.forward_s[0] == none.forward_s[0] == pytest.approx(1 / 10)
 
@@ -144,7 +149,7 @@ def test_a_wide_line_leaves_pairs_and_nics_as_the_bounds():
 @given(total=st.floats(0.01, 100), factor=st.floats(1, 100), data=st.sampled_from([1, 2, 4, 8]))
 def test_a_line_that_carries_more_never_slows_a_transfer(total, factor, data):
     before, after, unlimited = (
-        cost_model(cluster, GIGA).transfer(0, 2, 1, 2, False, Setting(1, data)).forward_s[0]
+        cost_model(cluster, GIGA).transfer(0, Mode(2), 1, Mode(2), False, Setting(1, data)).forward_s[0]
         for cluster in (with_total(total * GB), with_total(total * factor * GB), with_total(None))
     )
     assert unlimited <= after <= before * (1 + 1e-12)
@@ -174,7 +179,7 @@ def test_a_notice_of_the_graph_is_a_warning_and_no_restriction_or_assumption():
 
 def test_micro_batches_and_context_scale_a_transfer():
     model = cost_model(MIXED, GIGA, micro_batch_sizes=(4,), context_parallel=(2,))
-    moved = model.transfer(0, 2, 0, 2, False, Setting(4, 1, 2))
+    moved = model.transfer(0, Mode(2), 0, Mode(2), False, Setting(4, 1, 2))
     assert moved.forward_s[0] == pytest.approx(4 / (2 * 50) + 5e-6)
     assert model.boundary_bytes(0, Setting(4, 1, 2)) == 4e9
 
@@ -182,7 +187,7 @@ def test_micro_batches_and_context_scale_a_transfer():
 def test_one_chip_nodes_have_no_link_inside():
     cluster = cluster_of(NodeGroup("a", nodes=4, chips_per_node=1, intra_node=None))
     model = cost_model(cluster, GIGA)
-    assert model.transfer(0, 1, 0, 1, True, Setting(1, 1)).forward_s[0] == pytest.approx(0.1)
+    assert model.transfer(0, Mode(1), 0, Mode(1), True, Setting(1, 1)).forward_s[0] == pytest.approx(0.1)
 
 
 @given(factor=st.floats(1, 100), tensors=st.tuples(st.sampled_from([1, 2, 4, 8]), st.sampled_from([1, 2, 4, 8])))
@@ -190,7 +195,8 @@ def test_a_faster_link_never_slows_a_transfer(factor, tensors):
     thin = cluster_of(*MIXED.node_groups, paths={(0, 1): LinkPath(GB), (1, 0): LinkPath(GB)})
     wide = cluster_of(*MIXED.node_groups, paths={(0, 1): LinkPath(factor * GB), (1, 0): LinkPath(factor * GB)})
     before, after = (
-        cost_model(c, GIGA).transfer(0, tensors[0], 1, tensors[1], False, Setting(1, 1)) for c in (thin, wide)
+        cost_model(c, GIGA).transfer(0, Mode(tensors[0]), 1, Mode(tensors[1]), False, Setting(1, 1))
+        for c in (thin, wide)
     )
     assert after.forward_s[0] <= before.forward_s[0] * (1 + 1e-12)
     assert after.backward_s[0] <= before.backward_s[0] * (1 + 1e-12)
@@ -208,9 +214,9 @@ def test_a_faster_link_never_slows_a_transfer(factor, tensors):
 def test_the_parts_of_a_stage_sum_to_its_tables(counts, tensor, in_flight, zero):
     model = cost_model(MIXED, zero=zero)
     setting = Setting(1, 2)
-    table = model.table(0, tensor, setting)
+    table = model.table(0, Mode(tensor), setting)
     assert table is not None
-    stage = model.breakdown(0, tensor, setting, [[n] for n in counts], in_flight)
+    stage = model.breakdown(0, Mode(tensor), setting, [[n] for n in counts], in_flight)
     layers = sum(counts)
     saved = sum(n * table.saved_bytes[q, 0] for q, n in enumerate(counts))
     transient = max(table.transient_bytes[q, 0] for q, n in enumerate(counts) if n)

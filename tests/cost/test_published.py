@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.cost.model import CostModel
-from planner.cost.tables import LayerTable, Setting
+from planner.cost.tables import LayerTable, Mode, Setting
 from planner.graph import build_graph
 from planner.spec import parse_cluster, parse_model
 
@@ -19,8 +19,8 @@ def real_model(preset: str, nodes: int, training: str, chip: str = "nvidia-a100-
 
 
 def table_of(model: CostModel, tensor: int, setting: Setting) -> LayerTable:
-    table = model.table(0, tensor, setting)
-    assert table is not None, model.why_not(0, tensor, setting)
+    table = model.table(0, Mode(tensor), setting)
+    assert table is not None, model.why_not(0, Mode(tensor), setting)
     return table
 
 
@@ -71,7 +71,7 @@ def test_b3_the_last_stage_s_peak_differs_between_the_kinds_of_loss():
     for loss in ("plain", "chunked", "fused"):
         training = f"sequence_length: 8192, global_batch: 8, micro_batch_sizes: [1], loss: {loss}"
         model = real_model("qwen3-8b", 1, training)
-        stage = model.breakdown(0, 1, Setting(1, 1), model.kind_counts(["head"], {}), in_flight=1)
+        stage = model.breakdown(0, Mode(1), Setting(1, 1), model.kind_counts(["head"], {}), in_flight=1)
         peaks[loss] = stage.memory.activations + stage.memory.transient
         assert any(f"`{loss}`" in note for note in model.notes)
     hidden = 2 * 8192 * 4096  # the working set without logits
@@ -85,7 +85,7 @@ def test_b5_math_attention_keeps_scores_that_grow_with_the_square():
     for attention in ("flash", "math"):
         training = f"sequence_length: 32768, global_batch: 8, micro_batch_sizes: [1], attention: {attention}"
         model = real_model("qwen2.5-32b", 1, training, chip="nvidia-h20-96gb-sxm")
-        stage = model.breakdown(0, 8, Setting(1, 1), model.kind_counts(["layers.0"], {}), in_flight=1)
+        stage = model.breakdown(0, Mode(8), Setting(1, 1), model.kind_counts(["layers.0"], {}), in_flight=1)
         saved[attention], peak[attention] = stage.memory.activations, stage.memory.peak_bytes
     assert (saved["math"] - saved["flash"]) / GIB == pytest.approx(10, abs=0.5)
     assert peak["math"] > 4 * peak["flash"]
@@ -105,7 +105,7 @@ def test_every_table_of_a_mixture_of_experts_has_positive_times():
     model = real_model("mixtral-8x7b", 4, "sequence_length: 4096, global_batch: 64")
     for setting in model.settings:
         for tensor in model.groups[0].tensor_degrees:
-            table = model.table(0, tensor, setting)
+            table = model.table(0, Mode(tensor), setting)
             if table is not None:
                 assert (table.forward_s > 0).all() and (table.backward_input_s > 0).all()
                 assert (table.static_bytes >= 0).all() and (table.saved_bytes >= 0).all()

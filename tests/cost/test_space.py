@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from planner.cost.space import divisors_of
-from planner.cost.tables import Setting
+from planner.cost.tables import Mode, Setting
 from planner.errors import InputError
 from planner.graph.layers import MeasuredTime, Weight
 from tests.cost.stand_ins import TFLOPS, Chip, Constraints, NodeGroup, cluster_of, cost_model, graph_of, matmul_layer
@@ -107,9 +107,9 @@ def test_context_parallel_takes_two_slices_a_chip():
 
 def test_context_times_tensor_stays_in_a_node():
     model = cost_model(context_parallel=(4,))
-    assert model.table(0, 2, Setting(1, 1, 4)) is not None
-    assert model.table(0, 4, Setting(1, 1, 4)) is None
-    assert "exceeds the 8 chips of a node" in str(model.why_not(0, 4, Setting(1, 1, 4)))
+    assert model.table(0, Mode(2), Setting(1, 1, 4)) is not None
+    assert model.table(0, Mode(4), Setting(1, 1, 4)) is None
+    assert "exceeds the 8 chips of a node" in str(model.why_not(0, Mode(4), Setting(1, 1, 4)))
     assert "context_parallel 16" in refused(context_parallel=(16,))
 
 
@@ -143,9 +143,9 @@ def test_a5_experts_over_more_chips_than_a_stage_has_are_refused_by_name():
 
 def test_why_not_names_the_reason_of_every_missing_table():
     model = cost_model(global_batch=16)
-    assert model.why_not(0, 1, Setting(1, 1)) is None
-    assert "possible: 1, 2, 4, 8" in str(model.why_not(0, 3, Setting(1, 1)))
-    assert "holds 2" in str(model.why_not(0, 4, Setting(1, 4)))
+    assert model.why_not(0, Mode(1), Setting(1, 1)) is None
+    assert "possible: 1, 2, 4, 8" in str(model.why_not(0, Mode(3), Setting(1, 1)))
+    assert "holds 2" in str(model.why_not(0, Mode(4), Setting(1, 4)))
 
 
 # --- chips that cannot, figures that are not known ------------------------------------------------------------------
@@ -159,7 +159,7 @@ def test_a_chip_without_the_precision_is_left_out_with_a_notice():
     assert [g.tensor_degrees for g in model.groups] == [(1, 2, 4, 8), ()]
     assert model.excluded[0].code == "precision"
     assert "v100 has no bf16" in model.excluded[0].message
-    assert model.table(1, 1, Setting(1, 1)) is None
+    assert model.table(1, Mode(1), Setting(1, 1)) is None
 
 
 def test_no_chip_with_the_precision_is_an_input_error():

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from planner.cost.tables import LayerTable, Setting
+from planner.cost.tables import LayerTable, Mode, Setting
 from planner.graph.layers import Weight
 from tests.cost.stand_ins import GB, Interconnect, NodeGroup, cluster_of, cost_model, graph_of, matmul_layer
 
@@ -19,8 +19,8 @@ def table_of(setting: Setting, tensor: int = 1, nodes: int = 1, layer=None, grap
     cluster = cluster_of(NodeGroup("a", nodes=nodes, intra_node=INSIDE, nic=ACROSS))
     layers = tuple(replace(layer, name=f"layers.{i}") for i in range(2))
     model = cost_model(cluster, graph_of(*layers, **(graph or {})), **training)
-    table = model.table(0, tensor, setting)
-    assert table is not None, model.why_not(0, tensor, setting)
+    table = model.table(0, Mode(tensor), setting)
+    assert table is not None, model.why_not(0, Mode(tensor), setting)
     return table
 
 
@@ -103,7 +103,7 @@ def test_a_tied_matrix_is_reduced_between_its_two_stages():
     copy = replace(owner, name="head", kind="head", weights=(Weight("matrix", 10**9, "tensor", tied_to="embedding"),))
     cluster = cluster_of(NodeGroup("a", nodes=2, intra_node=INSIDE, nic=ACROSS))
     model = cost_model(cluster, graph_of(owner, matmul_layer(operations=()), copy), zero=0)
-    split, whole = (model.table(0, 1, Setting(1, 1, single_stage=single)) for single in (False, True))
+    split, whole = (model.table(0, Mode(1), Setting(1, 1, single_stage=single)) for single in (False, True))
     assert split is not None and whole is not None
     assert split.reduction_s.tolist() == pytest.approx([0.4 + 1e-5, 0.0, 0.4 + 1e-5])
     assert whole.reduction_s.tolist() == [0, 0, 0]

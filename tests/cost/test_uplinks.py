@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from itertools import pairwise
 
 import networkx as nx
@@ -67,9 +68,19 @@ def test_stages_that_reduce_at_once_share_an_uplink_and_their_rings_share_that()
 def test_with_zero_2_rings_and_transfers_are_on_the_uplinks_together():
     chain = (stage(0, 1), stage(1, 0))
     apart = Traffic(two_racks(), [chain], [(0,), (1,)])
-    together = Traffic(two_racks(), [chain], [(0,), (1,)], reduce_always=True)
+    together = Traffic(two_racks(), [tuple(replace(s, reduces_always=True) for s in chain)], [(0,), (1,)])
     assert apart.boundary(0, (0, 1)).bytes_per_s == apart.stage(0, 0).dense.bytes_per_s == 2e9
     assert together.boundary(0, (0, 1)).bytes_per_s == together.stage(0, 0).dense.bytes_per_s == 1e9
+
+
+def test_a_stage_that_reduces_in_every_micro_batch_shares_with_transfers_and_one_that_waits_does_not():
+    # two racks, both stages in both; the boundary crosses twice. In a micro-batch: two crossings and the ring of the
+    # first; after the last one: both rings
+    first, second = replace(stage(0, 1), reduces_always=True), stage(1, 0)
+    traffic = Traffic(two_racks(), [(first, second)], [(0,), (1,)])
+    assert traffic.boundary(0, (0, 1)).bytes_per_s == pytest.approx(4e9 / 3)
+    assert traffic.stage(0, 0).dense.bytes_per_s == pytest.approx(4e9 / 3)
+    assert traffic.stage(0, 1).dense.bytes_per_s == pytest.approx(4e9 / 2)
 
 
 def test_an_all_to_all_sends_what_leaves_the_rack():
@@ -119,7 +130,7 @@ def test_transfers_and_rings_get_what_paths_and_cuts_of_the_graph_leave(seed: in
         case.cost.uplinks,
         [
             tuple(
-                case.cost.stage_traffic(s.group, s.tensor, shape.setting, [node for node, _ in places])
+                case.cost.stage_traffic(s.group, s.mode, shape.setting, [node for node, _ in places])
                 for s, places in zip(shape.stages, shape.places, strict=True)
             )
         ],

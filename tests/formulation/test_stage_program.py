@@ -40,6 +40,11 @@ fill__s1: take__s1__r1__q0 + take__s1__r1__q1 + take__s1__r2__q0 >= 1
 memory__s0: 6 take__s0__r0__q0 + 8 take__s0__r1__q0 + 4 take__s0__r1__q1 + working__s0 <= 19
 memory__s1: 5 take__s1__r1__q0 + 3 take__s1__r1__q1 + 6 take__s1__r2__q0 + working__s1 <= 19
 """,
+    # the states of embedding, layer and head take 2, 3 and 4 GiB of host memory; stage 0 cannot hold the head
+    "limit_host_memory": """
+host__s0: 2 take__s0__r0__q0 + 3 take__s0__r1__q0 + 3 take__s0__r1__q1 <= 10
+host__s1: 3 take__s1__r1__q0 + 3 take__s1__r1__q1 + 4 take__s1__r2__q0 <= 10
+""",
     # least working set 0.5 GiB; a recomputed layer needs 1.5, the head 2
     "hold_working_set": """
 use__s0__r1__q1: take__s0__r1__q1 - 3 used__s0__r1__q1 <= 0
@@ -62,13 +67,14 @@ FAMILIES = {
     "keep_order": ("start", "begun", "finish"),
     "fill_stages": ("fill",),
     "limit_memory": ("memory",),
+    "limit_host_memory": ("host",),
     "hold_working_set": ("use", "working"),
     "bound_step": ("step",),
 }
 
 
 def tiny_program() -> StageProgram:
-    leaf = tiny_leaf()
+    leaf = tiny_leaf(usable_host_gib=10.0)
     rows = window_rows(leaf.micro_batches, leaf.in_flight, 0, 0)[:1]
     return build_program(leaf, Windows.whole(leaf), 1000.0, rows)
 
@@ -100,6 +106,11 @@ def test_without_memory_pressure_no_recompute_is_offered() -> None:
     leaf = tiny_leaf(usable_gib=1000.0)
     m = build_program(leaf, Windows.whole(leaf), 1000.0, [])
     assert {q for _, _, q in m.take} == {0}
+
+
+def test_host_memory_that_cannot_bind_has_no_rows() -> None:
+    leaf = tiny_leaf(usable_host_gib=13.0)
+    assert family_as_text(build_program(leaf, Windows.whole(leaf), 1000.0, []).lp, "host") == ""
 
 
 def test_the_objective_is_the_step_alone() -> None:

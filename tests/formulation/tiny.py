@@ -4,11 +4,12 @@ tight.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
-from planner.cost.tables import Chain, ChipGroup, LayerTable, Setting, TransferTable
+from planner.cost.tables import Chain, ChipGroup, LayerTable, Mode, Setting, TransferTable
 from planner.search.candidates import Limits, Root
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
@@ -26,6 +27,7 @@ class TinyProblem:
     """Kinds: embedding, layer, head. A layer takes 2 s forward, 4 s backward; recompute costs its forward again."""
 
     usable_gib: float = 20.0
+    usable_host_gib: float = math.inf
     chain: Chain = CHAIN
     groups: tuple[ChipGroup, ...] = (ChipGroup("a", "chip-a", 1, 2, (1,)),)
     policies: tuple[str, ...] = ("none", "full")
@@ -33,7 +35,7 @@ class TinyProblem:
     settings: tuple[Setting, ...] = (Setting(1, 1),)
     schedules: tuple[str, ...] = ("1f1b",)
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable:
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable:
         return LayerTable(
             forward_s=np.array([1.0, 2.0, 3.0]),
             backward_input_s=np.array([1.0, 2.0, 3.0]),
@@ -47,15 +49,17 @@ class TinyProblem:
             fixed_bytes=1.0 * GIB,
             usable_bytes=self.usable_gib * GIB,
             fixed_update_s=0.125,
+            host_bytes=np.array([2.0, 3.0, 4.0]) * GIB,
+            usable_host_bytes=self.usable_host_gib * GIB,
         )
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable:
         return TransferTable(np.array([0.5, 0.25, 0.25]), np.array([0.5, 0.25, 0.25]))
 
 
-def tiny_leaf(limits: Limits | None = None, usable_gib: float = 20.0) -> Leaf:
-    problem = TinyProblem(usable_gib)
+def tiny_leaf(limits: Limits | None = None, usable_gib: float = 20.0, usable_host_gib: float = math.inf) -> Leaf:
+    problem = TinyProblem(usable_gib, usable_host_gib)
     root = Root(problem, Intervals(problem.chain), problem.settings[0], "1f1b", limits or Limits())
-    return Leaf(root, ((0, 1, 2),))
+    return Leaf(root, ((0, Mode(1), 2),))

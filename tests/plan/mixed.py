@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.cost.model import CostModel
-from planner.cost.tables import Setting
+from planner.cost.tables import Mode, Setting
 from planner.graph import build_graph
 from planner.plan.assemble import PipelineChoice, Proved, StageChoice, assemble_plan
 from planner.plan.schema import Plan
@@ -39,7 +39,7 @@ def entry(
     starts = [0, *(end for _, _, end in stages)]
     policies = [*recompute, *({} for _ in stages)]
     chosen = tuple(
-        StageChoice(group, tensor, first, end, policy)
+        StageChoice(group, Mode(tensor), first, end, policy)
         for (group, tensor, end), first, policy in zip(stages, starts, policies, strict=False)
     )
     return PipelineChoice(schedule, Setting(size, 1, context), micro_batches, chosen, replicas)

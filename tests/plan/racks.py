@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from planner.cost.model import CostModel
 from planner.cost.sharding import ExpertLayout, expert_layout
-from planner.cost.tables import Setting
+from planner.cost.tables import Mode, Setting
 from planner.graph import build_graph
 from planner.plan.assemble import StageChoice
 from planner.plan.evaluate import PipelineShape
@@ -103,6 +103,6 @@ def random_case(seed: int, *, most_nodes: int = 6, zero: int = 1, experts: bool 
     cost = CostModel(cluster, model, graph)
     layers, stages = cost.chain.num_layers, len(kinds)
     ends = [layers * (s + 1) // stages for s in range(stages)]
-    chosen = tuple(StageChoice(g, t, a, e, {}) for (g, t), a, e in zip(kinds, [0, *ends], ends, strict=False))
+    chosen = tuple(StageChoice(g, Mode(t), a, e, {}) for (g, t), a, e in zip(kinds, [0, *ends], ends, strict=False))
     choice = PipelineChoice("1f1b", Setting(1, data, 1, expert), 64 // data, chosen)
     return Case(cluster, plain, model, cost, choice)

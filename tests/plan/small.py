@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from planner.cost.model import CostModel
-from planner.cost.tables import Setting
+from planner.cost.tables import Mode, Setting
 from planner.graph import build_graph
 from planner.plan.assemble import PipelineChoice, Proved, StageChoice, assemble_plan
 from planner.plan.schema import Plan
@@ -43,9 +43,9 @@ def choice() -> PipelineChoice:
     Chips 0-3 are `fast`, 4-11 `slow`. Stage 0 takes 0 1 | 2 3, stage 1 takes 4 5 | 6 7, stage 2 takes 8 9 | 10 11.
     """
     stages = (
-        StageChoice(0, 2, 0, 4, {"layers.0": "full"}),
-        StageChoice(1, 2, 4, 6, {}),
-        StageChoice(1, 2, 6, 9, {}),
+        StageChoice(0, Mode(2), 0, 4, {"layers.0": "full"}),
+        StageChoice(1, Mode(2), 4, 6, {}),
+        StageChoice(1, Mode(2), 6, 9, {}),
     )
     return PipelineChoice("1f1b", Setting(micro_batch_size=2, data_parallel=2), 8, stages)
 

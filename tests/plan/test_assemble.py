@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from planner.cost.recurrence import ChainTimes, step_time
-from planner.cost.tables import Chain, Setting
+from planner.cost.tables import Chain, Mode, Setting
 from planner.plan import check_plan
 from planner.plan.assemble import PipelineChoice, StageChoice, recompute_by_name
 from planner.plan.file import dump_plan
@@ -158,7 +158,7 @@ def test_every_choice_makes_a_plan_that_passes_the_check(
     stages = []
     for group, first, end in zip((0, 1, 1), bounds, bounds[1:], strict=False):
         held = {f"layers.{i - 1}" for i in range(first, end)}
-        stages.append(StageChoice(group, tensor, first, end, {n: p for n, p in chosen.items() if n in held}))
+        stages.append(StageChoice(group, Mode(tensor), first, end, {n: p for n, p in chosen.items() if n in held}))
     setting = replace(choice().setting, micro_batch_size=size, data_parallel=data)
     model = MODEL.replace("tokens: 1 B tokens", "schedules: [gpipe, 1f1b, eager_1f1b]")
     plan = small_plan(model, PipelineChoice(schedule, setting, 32 // (size * data), tuple(stages)))

@@ -10,7 +10,7 @@ import pytest
 from planner.cost.branching_recurrence import BranchTimes
 from planner.cost.model import CostModel
 from planner.cost.schedule import in_flight_counts
-from planner.cost.tables import Setting
+from planner.cost.tables import Mode, Setting
 from planner.graph import build_graph
 from planner.plan import check_plan
 from planner.plan.assemble import PipelineChoice, Proved, StageChoice, assemble_plan
@@ -49,7 +49,7 @@ def cost_of(model: ModelSpec) -> CostModel:
 
 def choice_of(held: list[list[int]], size: int = 1) -> PipelineChoice:
     """One stage on `fast`, the others on `slow`; two replicas."""
-    stages = tuple(StageChoice.of(int(s > 0), 1, layers, {}) for s, layers in enumerate(held))
+    stages = tuple(StageChoice.of(int(s > 0), Mode(1), layers, {}) for s, layers in enumerate(held))
     return PipelineChoice("1f1b", Setting(size, 2, single_stage=len(held) == 1), 16 // size, stages)
 
 
@@ -88,7 +88,7 @@ def test_transfers_take_what_the_same_bytes_take_on_a_chain() -> None:
     numbers = numbers_of(skipping(U_SHAPE, 4), choice_of([[0], [1], [2, 3]]))
     for boundary in numbers.boundaries:
         chain = cost_of(skipping({(0, 1): boundary.num_bytes // MB}, 2))
-        ends = int(boundary.source > 0), 1, int(boundary.target > 0), 1
+        ends = int(boundary.source > 0), Mode(1), int(boundary.target > 0), Mode(1)
         table = chain.transfer(*ends, boundary.same_node, Setting(1, 2))
         both = table.forward_s[0], table.backward_s[0]
         assert (boundary.onward_s, boundary.back_s) == pytest.approx(both, rel=1e-9)

@@ -10,6 +10,7 @@ import pytest
 from planner.cost.branching_recurrence import BranchTimes
 from planner.cost.model import CostModel
 from planner.cost.schedule import in_flight_counts
+from planner.cost.tables import Mode
 from planner.cost.uplinks import Detour
 from planner.graph import build_graph
 from planner.plan import Plan, check_plan
@@ -105,7 +106,7 @@ def test_pairs_of_stages_share_the_uplinks_that_they_cross(seed: int) -> None:
             min(rates, default=float("inf")),
             max(sum(cluster.topology.switches[u].latency_s for u in way) for way in passed),
         )
-        ends = int(boundary.source > 0), 1, int(boundary.target > 0), 1
+        ends = int(boundary.source > 0), Mode(1), int(boundary.target > 0), Mode(1)
         # the same bytes on a chain, which knows nothing of pairs
         chain_model = skipping({(0, 1): boundary.num_bytes // 10**6}, 2)
         chain = CostModel(racks(PLAIN), chain_model, build_graph(chain_model))

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import planner.plan
+from planner.cost.tables import Mode
 from planner.plan import check_plan, parse_plan
 from planner.plan.assemble import PipelineChoice, StageChoice
 from planner.plan.file import dump_plan, sha256_of
@@ -49,7 +50,7 @@ def test_a_plan_read_from_its_file_passes(plan: Plan) -> None:
 def test_a_plan_with_one_stage_passes_and_has_no_copies_of_tied_matrices() -> None:
     tied = MODEL.replace("vocab_size: 1024}", "vocab_size: 1024, tie_word_embeddings: true}")
     whole = PipelineChoice(
-        "1f1b", choice().setting.__class__(2, 2, single_stage=True), 8, (StageChoice(0, 2, 0, 9, {}),)
+        "1f1b", choice().setting.__class__(2, 2, single_stage=True), 8, (StageChoice(0, Mode(2), 0, 9, {}),)
     )
     plan = small_plan(tied, whole)
     assert plan.tied_layers == (("embedding", "head"),)
@@ -74,7 +75,7 @@ def test_missing_layers_are_named() -> None:
     setting = choice().setting
     # two stages on each group; the whole model, then the one that loses two layers
     ends = [8, 15, 22, 33]
-    stages = [StageChoice(g, 1, a, b, {}) for g, a, b in zip((0, 0, 1, 1), [0, *ends], ends, strict=False)]
+    stages = [StageChoice(g, Mode(1), a, b, {}) for g, a, b in zip((0, 0, 1, 1), [0, *ends], ends, strict=False)]
     plan = small_plan(model, PipelineChoice("1f1b", setting, 8, tuple(stages)))
     assert check_plan(plan) == ()
     lost = edited(plan, stage_3={"layers": [name for name in names[22:33] if name not in ("layers.28", "layers.29")]})
@@ -126,7 +127,9 @@ def test_ranks_are_those_that_the_times_are_for(plan: Plan) -> None:
 
 def test_idle_chips_are_those_that_are_left() -> None:
     plan = small_plan(
-        chosen=PipelineChoice("1f1b", choice().setting, 8, (StageChoice(1, 2, 0, 4, {}), StageChoice(1, 2, 4, 9, {})))
+        chosen=PipelineChoice(
+            "1f1b", choice().setting, 8, (StageChoice(1, Mode(2), 0, 4, {}), StageChoice(1, Mode(2), 4, 9, {}))
+        )
     )
     assert [(item.node_group, item.chips) for item in plan.idle] == [("fast", 4)]
     assert check_plan(plan) == ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from planner.cost.tables import Mode
 from planner.plan.assemble import PipelineChoice, StageChoice
 from planner.plan.idle import idle_sentences
 from planner.spec import parse_cluster
@@ -32,7 +33,7 @@ def test_many_scattered_chips_are_counted_after_the_first_runs() -> None:
 
 def test_a_plan_warns_of_its_idle_chips() -> None:
     assert not [w for w in small_plan().warnings if w.code == "idle"]
-    stages = (StageChoice(1, 2, 0, 4, {}), StageChoice(1, 2, 4, 9, {}))
+    stages = (StageChoice(1, Mode(2), 0, 4, {}), StageChoice(1, Mode(2), 4, 9, {}))
     setting = replace(choice().setting, data_parallel=1)
     plan = small_plan(chosen=PipelineChoice("1f1b", setting, 16, stages))
     assert [w.message for w in plan.warnings if w.code == "idle"] == [

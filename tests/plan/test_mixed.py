@@ -13,6 +13,7 @@ from planner.cost.links import group_links, link_between
 from planner.cost.model import CostModel
 from planner.cost.placement import Block, place_blocks
 from planner.cost.recurrence import ChainTimes, step_time
+from planner.cost.tables import Mode
 from planner.graph import build_graph
 from planner.plan import check_plan, parse_plan
 from planner.plan.assemble import PipelineChoice, Proved, assemble_plan
@@ -173,7 +174,7 @@ def test_latency_counts_once_for_each_run_of_layers_that_the_same_stages_hold(pl
     first = evaluate_plan(cost, shapes)[0].stages[0].time.reduction_s
     # layers 0-2 with the other shape's first stage (inside the node), layer 3 with its second (over the NICs)
     fixed = 2 * (3 - 1) * inside + 2 * (3 - 1) * 5e-6
-    table = cost.table(0, 2, shapes[0].setting)
+    table = cost.table(0, Mode(2), shapes[0].setting)
     assert table is not None
     assert first > fixed
     assert fixed > table.fixed_update_s
@@ -332,13 +333,13 @@ def test_tables_of_mixed_settings_are_below_what_any_mix_takes(mix: list[Pipelin
     shapes = shapes_of(cost, mix)
     for shape, numbers in zip(shapes, evaluate_plan(cost, shapes), strict=True):
         for stage, real in zip(shape.stages, numbers.stages, strict=True):
-            table = cost.table(stage.group, stage.tensor, shape.setting)
+            table = cost.table(stage.group, stage.mode, shape.setting)
             assert table is not None
             kinds = cost.chain.kinds[stage.first : stage.end]
             least = sum(table.reduction_s[k] for k in kinds) + table.fixed_update_s
             assert least <= real.time.reduction_s * (1 + 1e-12)
         for a, b, boundary in zip(shape.stages, shape.stages[1:], numbers.boundaries, strict=False):
-            free = cost.transfer(a.group, a.tensor, b.group, b.tensor, boundary.same_node, shape.setting)
+            free = cost.transfer(a.group, a.mode, b.group, b.mode, boundary.same_node, shape.setting)
             assert free.forward_s[cost.chain.kinds[a.end - 1]] <= boundary.onward_s * (1 + 1e-12)
 
 

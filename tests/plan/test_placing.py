@@ -75,12 +75,12 @@ def test_the_search_s_numbers_are_never_above_the_exact_ones(seed: int):
         assert without.step_time_s <= exact.step_time_s * (1 + 1e-12)
         for s, stage in enumerate(shape.stages):
             counts = case.cost.kind_counts(case.cost.chain.names[stage.first : stage.end], {})
-            least = case.cost.breakdown(stage.group, stage.tensor, shape.setting, counts, 1).time
+            least = case.cost.breakdown(stage.group, stage.mode, shape.setting, counts, 1).time
             assert least.reduction_s <= exact.stages[s].time.reduction_s * (1 + 1e-12)
             assert least.micro_batch_s <= exact.stages[s].time.micro_batch_s * (1 + 1e-12)
         for s, (a, b) in enumerate(zip(shape.stages, shape.stages[1:], strict=False)):
             setting = shape.setting
-            table = case.cost.transfer(a.group, a.tensor, b.group, b.tensor, shape.same_node(s, s + 1), setting)
+            table = case.cost.transfer(a.group, a.mode, b.group, b.mode, shape.same_node(s, s + 1), setting)
             kind = case.cost.chain.kinds[a.end - 1]
             assert table.forward_s[kind] <= exact.boundaries[s].onward_s * (1 + 1e-12)
             assert table.backward_s[kind] <= exact.boundaries[s].back_s * (1 + 1e-12)

@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
-from planner.cost.tables import Chain, ChipGroup, Holder, LayerTable, Reduction, Setting, TransferTable
+from planner.cost.tables import Chain, ChipGroup, Holder, LayerTable, Mode, Reduction, Setting, TransferTable
 
 GIB = 2.0**30
 
@@ -34,6 +34,7 @@ class MixedTables:
     schedules: tuple[str, ...]
     tight: bool
     may_mix: bool = True
+    """Groups with `offloads` have, in host memory, states that take less on the chip and longer to update."""
 
     def __post_init__(self) -> None:
         self.cache: dict[object, object] = {}
@@ -55,10 +56,11 @@ class MixedTables:
     def draw(self, *key: object) -> random.Random:
         return random.Random(f"{self.seed} {key}")
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        key = (group, tensor, setting)
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        key = (group, mode, setting)
         if key not in self.cache:
-            self.cache[key] = self._table(group, tensor, setting)
+            table = self._table(group, mode.tensor, setting)
+            self.cache[key] = self._offloaded(table, group) if table is not None and mode.offload else table
         return self.cache[key]  # type: ignore[return-value]
 
     def _table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
@@ -92,6 +94,16 @@ class MixedTables:
             least.fixed_s * rings,
         )
 
+    def _offloaded(self, table: LayerTable, group: int) -> LayerTable:
+        r = self.draw("host", group)
+        return replace(
+            table,
+            static_bytes=table.static_bytes * r.uniform(0.2, 0.8),
+            optimizer_s=table.optimizer_s + table.forward_s * r.choice([0.1, 0.5, 2.0]),
+            host_bytes=np.array([r.uniform(0.5, 1.5) for _ in table.static_bytes]) * GIB,
+            usable_host_bytes=r.choice([0.4, 0.8, 10.0]) * self.chain.num_layers * GIB,
+        )
+
     def least_reduction(self, group: int, tensor: int, replicas: int) -> Reduction:
         r = self.draw("reduce", group, tensor)
         size = r.choice([0.0, 0.2, 1.0]) * 2 * (replicas - 1) / replicas
@@ -107,16 +119,16 @@ class MixedTables:
         return Reduction(least.seconds * slow, least.fixed_s * slow)
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable:
-        r = self.draw("send", source, source_tensor, target, target_tensor)
+        r = self.draw("send", source, source_mode.tensor, target, target_mode.tensor)
         slow = r.choice([0.05, 0.2, 1.0]) * setting.micro_batch_size * (0.3 if same_node else 1.0)
         sharing = 1 if setting.mixed or source == target else setting.data_parallel
         kinds = [slow * sharing * r.uniform(0.8, 1.0) for _ in self.chain.kind_names]
         return TransferTable(np.array(kinds), np.array(kinds) * r.uniform(0.5, 1.0))
 
 
-def random_mixed_problem(seed: int) -> MixedTables:
+def random_mixed_problem(seed: int, offloads: tuple[bool, ...] = (False,)) -> MixedTables:
     """At most 6 chips in two or three groups, at most 6 layers; memory tight in every second one."""
     r = random.Random(seed)
     num_kinds = r.choice([1, 2])
@@ -127,7 +139,8 @@ def random_mixed_problem(seed: int) -> MixedTables:
     pools += [[(2, 2), (1, 1)], [(1, 2), (1, 2), (1, 1)], [(2, 1), (1, 1), (1, 1)], [(1, 4), (1, 1)], [(3, 1), (3, 1)]]
     shapes = r.choice(pools)
     groups = tuple(
-        ChipGroup(f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2) if t <= c)) for i, (n, c) in enumerate(shapes)
+        ChipGroup(f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2) if t <= c), offloads=offloads)
+        for i, (n, c) in enumerate(shapes)
     )
     schedules = r.choice([("1f1b",), ("1f1b",), ("gpipe",), ("eager_1f1b",), ("1f1b", "gpipe")])
     policies = r.choice([("none",), ("none", "full")])
@@ -138,8 +151,8 @@ def random_mixed_problem(seed: int) -> MixedTables:
 
 # --- every mix --------------------------------------------------------------------------------------------------
 
-Pipe = tuple[str, int, tuple[tuple[int, int], ...], tuple[int, ...], tuple[tuple[tuple[int, ...], ...], ...], int]
-"""schedule, micro-batch size, (group, degree) a stage, ends, recompute counts a stage, micro-batches."""
+Pipe = tuple[str, int, tuple[tuple[int, Mode], ...], tuple[int, ...], tuple[tuple[tuple[int, ...], ...], ...], int]
+"""schedule, micro-batch size, (group, mode) a stage, ends, recompute counts a stage, micro-batches."""
 
 
 def best_mix_by_enumeration(problem: MixedTables) -> float:
@@ -167,13 +180,13 @@ def pipelines(problem: MixedTables, replicas: int) -> Iterator[tuple[float, Pipe
                     yield step_time(bare_times(problem, setting, pipe), held, m), pipe
 
 
-def stage_lists(problem: MixedTables) -> Iterator[tuple[tuple[int, int], ...]]:
-    kinds = [(g, t) for g, group in enumerate(problem.groups) for t in group.tensor_degrees]
+def stage_lists(problem: MixedTables) -> Iterator[tuple[tuple[int, Mode], ...]]:
+    kinds = [(g, mode) for g, group in enumerate(problem.groups) for mode in group.modes]
     for length in range(1, problem.chain.num_layers + 1):
         for stages in product(kinds, repeat=length):
             used = Counter[int]()
             for g, t in stages:
-                used[g] += t
+                used[g] += t.tensor
             if all(n <= problem.groups[g].nodes * problem.groups[g].chips_per_node for g, n in used.items()):
                 yield stages
 
@@ -185,6 +198,9 @@ def recompute(problem, setting, stages, ends, held):  # type: ignore[no-untyped-
         table = problem.table(g, t, setting)
         counts = Counter(problem.chain.kinds[first:end])
         best = None
+        host = 0.0 if table.host_bytes is None else sum(n * table.host_bytes[i] for i, n in counts.items())
+        if host > table.usable_host_bytes:
+            return None
         options = [
             [
                 (n - x, x) if len(problem.policies) == 2 else (n,)
@@ -236,7 +252,7 @@ def mixes(problem, pipes, replicas, chips, best):  # type: ignore[no-untyped-def
                 return
             rest = list(left)
             for g, t in pipe[2]:
-                rest[g] -= t
+                rest[g] -= t.tensor
             if pipe[1] * pipe[5] <= missing and min(rest) >= 0:
                 yield from extend([*chosen, pipe], i, missing - pipe[1] * pipe[5], rest)
 
@@ -287,7 +303,7 @@ def updates(problem, entries, places, j, s, setting, deepest):  # type: ignore[n
         for i, where in enumerate(holding):
             nodes = Counter(places[i][where])
             g, t = entries[i][0][2][where]
-            holders.append(Holder(g, t, entries[i][1], len(nodes), min(nodes.values()), min(nodes)))
+            holders.append(Holder(g, t.tensor, entries[i][1], len(nodes), min(nodes.values()), min(nodes)))
         reduced = problem.reduction(j, tuple(holders), setting, deepest)
         kind = problem.chain.kinds[layer]
         total += float(reduced.seconds[kind] + table.optimizer_s[kind])
@@ -300,7 +316,7 @@ def first_fit(problem, shapes):  # type: ignore[no-untyped-def]
     """Node of every replica of every stage: the widest stages of a group first, each at the first node with room."""
     room = [[g.chips_per_node] * g.nodes for g in problem.groups]
     places = [[[-1] * n for _ in stages] for stages, n in shapes]
-    stages = [(t, j, s, g) for j, (own, _) in enumerate(shapes) for s, (g, t) in enumerate(own)]
+    stages = [(t.tensor, j, s, g) for j, (own, _) in enumerate(shapes) for s, (g, t) in enumerate(own)]
     for t, j, s, g in sorted(stages, key=lambda x: (-x[0], x[1], x[2])):
         for i in range(shapes[j][1]):
             node = next((n for n, free in enumerate(room[g]) if free >= t), None)
@@ -318,7 +334,7 @@ def time_of_identical(problem: MixedTables, pipe: Pipe, replicas: int) -> float:
     degrees = dict(stages)
     counts = Counter(g for g, _ in stages)
     for g, t in stages:
-        slots = problem.groups[g].nodes * (problem.groups[g].chips_per_node // t)
+        slots = problem.groups[g].nodes * (problem.groups[g].chips_per_node // t.tensor)
         if degrees[g] != t or counts[g] * replicas > slots:
             return float("inf")
     held = in_flight_counts(schedule, len(stages), m)
@@ -333,7 +349,7 @@ def time_of_identical(problem: MixedTables, pipe: Pipe, replicas: int) -> float:
         if s + 1 < len(stages):
             h, u = stages[s + 1]
             index = sum(1 for x, _ in stages[:s] if x == g)
-            per_node = problem.groups[g].chips_per_node // t
+            per_node = problem.groups[g].chips_per_node // t.tensor
             same = g == h and all(
                 (index * replicas + i) // per_node == ((index + 1) * replicas + i) // per_node for i in range(replicas)
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, pairwise, permutations, product
 
 import numpy as np
@@ -12,7 +12,7 @@ import numpy as np
 from planner.cost.placement import crosses_node
 from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
-from planner.cost.tables import Chain, ChipGroup, LayerTable, Setting, TransferTable
+from planner.cost.tables import Chain, ChipGroup, LayerTable, Mode, Setting, TransferTable
 from planner.spec.model import ModelSpec
 
 
@@ -32,21 +32,32 @@ class TableProblem:
     global_batch: int
     settings: tuple[Setting, ...]
     schedules: tuple[str, ...]
-    tables: dict[tuple[int, int, Setting], LayerTable] = field(default_factory=dict)
-    transfers: dict[tuple[int, int, int, int, bool], TransferTable] = field(default_factory=dict)
+    tables: dict[tuple[int, Mode, Setting], LayerTable] = field(default_factory=dict)
+    transfers: dict[tuple[int, Mode, int, Mode, bool], TransferTable] = field(default_factory=dict)
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        return self.tables.get((group, tensor, setting))
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        return self.tables.get((group, mode, setting))
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable:
-        return self.transfers[source, source_tensor, target, target_tensor, same_node]
+        return self.transfers[source, source_mode, target, target_mode, same_node]
 
 
-def random_problem(seed: int, max_layers: int = 7) -> TableProblem:
+def random_problem(
+    seed: int,
+    max_layers: int = 7,
+    zero_levels: tuple[int | None, ...] = (None,),
+    equal_modes: float = 0.0,
+    offloads: tuple[bool, ...] = (False,),
+    stage_replicas: tuple[int, ...] = (1,),
+) -> TableProblem:
     """At most 4 chips in at most 3 groups, at most `max_layers` layers, two or three recompute policies; memory tight
     in every second one.
+
+    zero_levels: with several, a group has tables of its own for each, but in a share `equal_modes` of cases.
+    stage_replicas: stages of r replicas have tables and transfers of their own, where r divides the micro-batch.
+    offloads: with states in host memory layers take less on the chip, updates longer, and the host holds a few.
     """
     r = random.Random(seed)
     num_kinds = r.choice([1, 2, 2, 3])
@@ -58,7 +69,10 @@ def random_problem(seed: int, max_layers: int = 7) -> TableProblem:
         [[(2, 2)], [(1, 2), (1, 2)], [(2, 1), (1, 2)], [(4, 1)], [(1, 1), (1, 1), (2, 1)], [(3, 1), (1, 1)], [(1, 4)]]
     )
     groups = tuple(
-        ChipGroup(f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2, 4) if c % t == 0), r.uniform(1, 4))
+        ChipGroup(
+            *(f"g{i}", f"chip{i}", n, c, tuple(t for t in (1, 2, 4) if c % t == 0), r.uniform(1, 4)),
+            *(zero_levels, offloads, stage_replicas),
+        )
         for i, (n, c) in enumerate(shapes)
     )
     batch = r.choice([2, 4, 6, 8])
@@ -73,10 +87,19 @@ def random_problem(seed: int, max_layers: int = 7) -> TableProblem:
     for setting in settings:
         for single in (False, True):
             for g, group in enumerate(groups):
-                for t in group.tensor_degrees:
+                for mode in (mode for mode in group.modes if setting.micro_batch_size % mode.replicas == 0):
                     key = Setting(setting.micro_batch_size, setting.data_parallel, single_stage=single)
-                    problem.tables[g, t, key] = _random_table(
-                        random.Random(f"{seed} {g} {t} {setting} {single}"), num_kinds, len(policies), len(kinds), tight
+                    own = "" if mode.zero is None or r_of(seed, g, mode).random() < equal_modes else f" {mode.zero}"
+                    own += f" x {mode.replicas}" if mode.replicas > 1 else ""
+                    table = _random_table(
+                        random.Random(f"{seed} {g} {mode.tensor} {setting} {single}{own}"),
+                        num_kinds,
+                        len(policies),
+                        len(kinds),
+                        tight,
+                    )
+                    problem.tables[g, mode, key] = (
+                        _offloaded(table, len(kinds), r_of(seed, g, mode)) if mode.offload else table
                     )
     for g, h in product(range(len(groups)), repeat=2):
         for t, u in product(groups[g].tensor_degrees, groups[h].tensor_degrees):
@@ -84,11 +107,32 @@ def random_problem(seed: int, max_layers: int = 7) -> TableProblem:
                 slow = r.choice([0.0, 0.1, 1.0, 5.0])
                 draw = [r.random() * slow for _ in range(2)]
                 spread = r.random() < 0.3
-                problem.transfers[g, t, h, u, same] = TransferTable(
+                table = TransferTable(
                     np.array([draw[0] * (r.random() if spread else 1) for _ in range(num_kinds)]),
                     np.array([draw[1] * (r.random() if spread else 1) for _ in range(num_kinds)]),
                 )
+                for one, other in product(groups[g].modes, groups[h].modes):
+                    if (one.tensor, other.tensor) == (t, u):
+                        factor = 2 / (one.replicas + other.replicas)
+                        own_table = TransferTable(factor * table.forward_s, factor * table.backward_s)
+                        problem.transfers[g, one, h, other, same] = own_table
     return problem
+
+
+def _offloaded(table: LayerTable, layers: int, r: random.Random) -> LayerTable:
+    """The table with optimizer states in host memory, of which a stage may use enough for some layers."""
+    held = np.array([r.uniform(0.5, 1.5) for _ in table.static_bytes]) * 2**30
+    return replace(
+        table,
+        static_bytes=table.static_bytes * r.uniform(0.3, 0.9),
+        optimizer_s=table.optimizer_s + table.forward_s * r.choice([0.1, 0.5, 2.0]),
+        host_bytes=held,
+        usable_host_bytes=r.choice([0.3, 0.6, 1.0, 10.0]) * layers * 2**30,
+    )
+
+
+def r_of(*key: object) -> random.Random:
+    return random.Random(f"{key}")
 
 
 def _random_table(r: random.Random, kinds: int, policies: int, layers: int, tight: bool) -> LayerTable:
@@ -117,26 +161,27 @@ def _random_table(r: random.Random, kinds: int, policies: int, layers: int, tigh
     )
 
 
-def shapes_of(problem: TableProblem, setting: Setting) -> Iterator[tuple[tuple[int, int, int], ...]]:
-    """Every order of (group, degree, stages)."""
+def shapes_of(problem: TableProblem, setting: Setting) -> Iterator[tuple[tuple[int, Mode, int], ...]]:
+    """Every order of (group, mode, stages)."""
     choices = []
     for group in problem.groups:
         choices.append(
             [None]
             + [
                 (t, n)
-                for t in group.tensor_degrees
-                for n in range(
-                    1,
-                    min(problem.chain.num_layers, group.nodes * (group.chips_per_node // t) // setting.data_parallel)
-                    + 1,
-                )
+                for t in group.modes
+                if setting.micro_batch_size % t.replicas == 0
+                for n in range(1, min(problem.chain.num_layers, _room(group, t, setting)) + 1)
             ]
         )
     for picked in product(*choices):
         active = [(g, *c) for g, c in enumerate(picked) if c is not None]
         if active and sum(n for _, _, n in active) <= problem.chain.num_layers:
             yield from permutations(active)
+
+
+def _room(group: ChipGroup, mode: Mode, setting: Setting) -> int:
+    return group.nodes * (group.chips_per_node // mode.tensor) // (setting.data_parallel * mode.replicas)
 
 
 def best_by_enumeration(problem: TableProblem, prices: tuple[float, ...] | None = None) -> float:
@@ -148,7 +193,7 @@ def best_by_enumeration(problem: TableProblem, prices: tuple[float, ...] | None 
             for order in shapes_of(problem, setting):
                 weight = 1.0
                 if prices is not None:
-                    weight = sum(prices[g] * t * n * setting.data_parallel for g, t, n in order)
+                    weight = sum(prices[g] * t.chips * n * setting.data_parallel for g, t, n in order)
                 best = min(best, weight * _best_of_shape(problem, setting, schedule, m, order))
     return best
 
@@ -161,8 +206,8 @@ def _best_of_shape(problem, setting, schedule, m, order):  # type: ignore[no-unt
     k = in_flight_counts(schedule, p, m)
     boundaries = []
     for (g, t, j), (h, u, _) in pairwise(stages):
-        slots = problem.groups[g].chips_per_node // t
-        same = g == h and not crosses_node(j, setting.data_parallel, slots)
+        slots = problem.groups[g].chips_per_node // t.tensor
+        same = g == h and not crosses_node(j, setting.data_parallel * t.replicas, slots)
         boundaries.append(problem.transfers[g, t, h, u, same])
     options = {
         (s, a, b): _stage_choices(problem, tables[s], k[s], a, b)
@@ -198,7 +243,8 @@ def _stage_choices(problem, table, k_s, a, b):  # type: ignore[no-untyped-def]
                     memory += n * k_s * table.saved_bytes[q, kind]
                     backward += n * table.recompute_s[q, kind]
                     working = max(working, table.transient_bytes[q, kind])
-        if memory + working <= table.usable_bytes:
+        host = 0.0 if table.host_bytes is None else sum(n * table.host_bytes[k] for k, n in enumerate(per_kind))
+        if memory + working <= table.usable_bytes and host <= table.usable_host_bytes:
             found.append(backward)
     if not found:
         return []

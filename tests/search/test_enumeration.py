@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import pytest
 
@@ -13,10 +14,16 @@ TOLERANCE = 2e-6
 """`gap` 0 asks for the optimum to 1e-6."""
 
 
+@cache
+def best_of(seed: int, prices: tuple[float, ...] | None = None) -> float:
+    """By exhaustive enumeration, once for all tests."""
+    return best_by_enumeration(random_problem(seed), prices)
+
+
 def compare(seed: int, solver: str) -> None:
     problem = random_problem(seed)
     prices = tuple(g.price for g in problem.groups) if seed % 5 == 4 else None
-    best = best_by_enumeration(problem, prices)
+    best = best_of(seed, prices)
     outcome = search(problem, SearchSettings(gap=0.0, time_limit_s=120, price_per_chip_s=prices, solver=solver))  # type: ignore[arg-type]
     if math.isinf(best):
         assert (outcome.leaf, outcome.why_stopped) == (None, "exhausted")
@@ -46,7 +53,7 @@ def test_search_with_cbc_equals_exhaustive_enumeration(first_seed: int) -> None:
 
 
 def test_some_of_these_instances_cannot_be_placed() -> None:
-    infeasible = sum(math.isinf(best_by_enumeration(random_problem(seed))) for seed in range(0, 300, 2))
+    infeasible = sum(math.isinf(best_of(seed)) for seed in range(0, 300, 2))
     assert 5 <= infeasible <= 100
 
 
@@ -54,7 +61,7 @@ def test_some_of_these_instances_cannot_be_placed() -> None:
 @pytest.mark.parametrize("gap", [0.2, 0.02])
 def test_a_looser_gap_is_still_a_true_one(seed: int, gap: float) -> None:
     problem = random_problem(seed)
-    best = best_by_enumeration(problem)
+    best = best_of(seed)
     outcome = search(problem, SearchSettings(gap=gap, time_limit_s=60))
     if math.isfinite(best):
         assert outcome.bound <= best * (1 + 1e-9)

@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from planner.cost.model import CostModel
-from planner.cost.tables import Setting
+from planner.cost.tables import Mode, Setting
 from planner.graph import build_graph
 from planner.search import Progress, SolveOptions, solve
 from planner.search.candidates import Limits, make_roots
@@ -33,8 +33,8 @@ class Knowing:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.base, name)
 
-    def least_layer_s(self, group: int, tensor: int, setting: Setting) -> NDArray[np.float64] | None:
-        tables = [self.base.table(group, tensor, replace(setting, single_stage=single)) for single in (False, True)]
+    def least_layer_s(self, group: int, mode: Mode, setting: Setting) -> NDArray[np.float64] | None:
+        tables = [self.base.table(group, mode, replace(setting, single_stage=single)) for single in (False, True)]
         seconds = [t.forward_s + t.backward_input_s + t.backward_weight_s for t in tables if t is not None]
         return np.min(seconds, axis=0) if seconds else None
 
@@ -86,7 +86,7 @@ def test_no_table_is_below_what_the_cost_model_says_at_least(pair: tuple[str, st
             for t in group.tensor_degrees:
                 for single in (False, True):
                     setting = replace(root.setting, single_stage=single)
-                    least, table = cost.least_layer_s(g, t, setting), cost.table(g, t, setting)
+                    least, table = cost.least_layer_s(g, Mode(t), setting), cost.table(g, Mode(t), setting)
                     assert (least is None) == (table is None)
                     if table is not None:
                         all_of_it = table.forward_s + table.backward_input_s + table.backward_weight_s
@@ -104,3 +104,15 @@ def test_a_search_without_time_for_more_has_a_true_bound(shapes: str) -> None:
     assert short.bound > 0.5 * best.objective
     # no progress claims more than is proved
     assert all(p.bound_s is None or p.bound_s <= best.objective * (1 + 1e-9) for p in seen)
+
+
+def test_a_branching_model_on_131072_chips_has_a_true_bound_at_once() -> None:
+    """Where no second is left for sets of layers: above what all chips take at their peak FLOP/s, below the plan."""
+    cluster, model = load_cluster("h2-131072-scaled"), load_model("deepseek-v3")
+    certificate = solve(cluster, model, SolveOptions(time_limit_s=2.0)).plan.certificate
+    operations = [o for layer in build_graph(model).layers for o in layer.operations]
+    flops = sum(o.flops * (1 + o.backward_flops_ratio) for o in operations) * model.training.global_batch
+    peaks = [(g.nodes * g.chips_per_node, cluster.chip_of(i)) for i, g in enumerate(cluster.node_groups)]
+    at_peak = flops / sum(n * chip.peak_flops_per_s["bf16"] for n, chip in peaks)
+    assert at_peak < certificate.bound <= certificate.objective
+    assert certificate.bound > 0.2 * certificate.objective

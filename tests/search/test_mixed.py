@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import pytest
 
 from planner.search.candidates import Limits
-from planner.search.driver import SearchSettings, search
+from planner.search.driver import Outcome, SearchSettings, search
 from planner.search.mixed import driver
 from planner.search.mixed.driver import MixedOutcome, Start, search_mixes
 from tests.search.mixed_problems import MixedTables, best_mix_by_enumeration, random_mixed_problem
@@ -19,13 +20,30 @@ def mixes_of(problem: MixedTables, start: Start | None = None, gap: float = 0.0)
     return search_mixes(problem, Limits(), None, start or Start(None, None, math.inf), gap, lambda: False)
 
 
+@cache
+def exact_mix(seed: int) -> MixedOutcome:
+    """Of a random pool, once for all tests."""
+    return mixes_of(random_mixed_problem(seed))
+
+
+@cache
+def best_mix(seed: int) -> float:
+    """By exhaustive enumeration, once for all tests."""
+    return best_mix_by_enumeration(random_mixed_problem(seed))
+
+
+@cache
+def exact_identical(seed: int) -> Outcome:
+    """The best plan of identical pipelines."""
+    return search(random_mixed_problem(seed), SearchSettings(gap=0.0))
+
+
 def close(a: float, b: float) -> bool:
     return a == b or abs(a - b) <= 1e-9 * b
 
 
 def check_equals_enumeration(seed: int) -> None:
-    problem = random_mixed_problem(seed)
-    outcome, best = mixes_of(problem), best_mix_by_enumeration(problem)
+    outcome, best = exact_mix(seed), best_mix(seed)
     assert close(outcome.step_time, best)
     assert outcome.exhausted and close(outcome.bound, best)
 
@@ -41,6 +59,16 @@ def test_the_best_mix_is_that_of_exhaustive_enumeration_on_more_pools(seed: int)
     check_equals_enumeration(seed)
 
 
+def test_the_best_mix_whose_groups_may_offload_is_that_of_exhaustive_enumeration() -> None:
+    chosen = set()
+    for seed in (12, 13, 15, 18, 32, 42, 55, 57, 58, 59):
+        problem = random_mixed_problem(seed, offloads=(False, True))
+        outcome, best = mixes_of(problem), best_mix_by_enumeration(problem)
+        assert close(outcome.step_time, best) and outcome.exhausted and close(outcome.bound, best)
+        chosen |= {kind.mode.offload for entry in outcome.entries for kind in entry.shape.stages}
+    assert chosen == {False, True}
+
+
 @pytest.mark.parametrize("seed", range(0, 120, 3))
 def test_rounds_start_from_the_best_identical_plan_and_bound_every_mix(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -48,9 +76,9 @@ def test_rounds_start_from_the_best_identical_plan_and_bound_every_mix(
     """The way of larger pools, on small ones, where the truth is known."""
     monkeypatch.setattr(driver, "is_small", lambda pool: False)
     problem = random_mixed_problem(seed)
-    found = search(problem, SearchSettings(gap=0.0))
+    found = exact_identical(seed)
     start = Start(found.leaf, found.split, found.step_time)
-    outcome, best = mixes_of(problem, start), best_mix_by_enumeration(problem)
+    outcome, best = mixes_of(problem, start), best_mix(seed)
     assert outcome.bound <= best * (1 + 1e-9)
     assert best <= outcome.step_time * (1 + 1e-9)
     assert outcome.step_time <= found.step_time
@@ -61,8 +89,7 @@ def test_a_mix_that_beats_every_identical_plan_is_found() -> None:
     """Among the random pools some are not divided best into equal pipelines; there the mix must win."""
     gains = 0
     for seed in range(FAST):
-        problem = random_mixed_problem(seed)
-        found, mixed = search(problem, SearchSettings(gap=0.0)), mixes_of(problem)
+        found, mixed = exact_identical(seed), exact_mix(seed)
         assert mixed.step_time <= found.step_time * (1 + 1e-9)
         gains += mixed.step_time < found.step_time * (1 - 1e-6)
     assert gains >= 5
@@ -71,7 +98,7 @@ def test_a_mix_that_beats_every_identical_plan_is_found() -> None:
 def test_a_wider_gap_may_miss_a_mix_and_its_bound_says_so() -> None:
     for seed in range(0, 20, 2):
         problem = random_mixed_problem(seed)
-        exact, rough = mixes_of(problem), mixes_of(problem, gap=0.2)
+        exact, rough = exact_mix(seed), mixes_of(problem, gap=0.2)
         if math.isfinite(exact.step_time):
             assert rough.bound <= exact.step_time * (1 + 1e-9)
             assert rough.step_time * (1 - 0.2) <= exact.step_time * (1 + 1e-9)

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
-from planner.plan import check_plan
+from planner.plan import Plan, check_plan
 from tests.search.uneven_pools import NAMED, solved
+
+
+@cache
+def planned(name: str, shapes: str) -> Plan:
+    """The best plan of a pool, once for all tests."""
+    return solved(NAMED[name], shapes).plan
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMED)
 def test_a_mix_is_never_worse_than_identical_pipelines(name: str) -> None:
-    identical, mixed = solved(NAMED[name], "identical").plan, solved(NAMED[name], "mixed").plan
+    identical, mixed = planned(name, "identical"), planned(name, "mixed")
     assert mixed.prediction.step_time_s <= identical.prediction.step_time_s * (1 + 1e-9)
     assert check_plan(mixed) == ()
     certificate = mixed.certificate
@@ -26,12 +34,11 @@ def test_a_mix_is_never_worse_than_identical_pipelines(name: str) -> None:
 @pytest.mark.slow
 def test_seven_chips_of_two_types_train_faster_as_two_kinds_of_pipeline() -> None:
     """4 + 3 chips have no common degree: equal pipelines leave chips idle or slow, two shapes use all seven."""
-    identical, mixed = solved(NAMED["7 chips"], "identical").plan, solved(NAMED["7 chips"], "mixed").plan
+    identical, mixed = planned("7 chips", "identical"), planned("7 chips", "mixed")
     assert mixed.prediction.step_time_s < 0.95 * identical.prediction.step_time_s
     assert len(mixed.pipelines) > 1
 
 
 @pytest.mark.slow
 def test_equal_inputs_give_equal_mixed_plans() -> None:
-    first, second = solved(NAMED["7 chips"], "mixed").plan, solved(NAMED["7 chips"], "mixed").plan
-    assert first == second
+    assert solved(NAMED["7 chips"], "mixed").plan == planned("7 chips", "mixed")

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from planner.cost.tables import Setting
+from planner.cost.tables import Mode, Setting
 from planner.errors import NoPlanFoundError
 from planner.plan import Plan, check_plan
 from planner.plan.assemble import PipelineChoice, StageChoice
@@ -30,8 +30,10 @@ def said(found: SolveResult) -> str:
 
 def a_mix(model: str = MIXED) -> Plan:
     """Two replicas of one stage on `fast` with 6 micro-batches of 2, and one on `slow` with 4: 32 sequences."""
-    fast = PipelineChoice("1f1b", Setting(2, 3), 6, (StageChoice(0, 2, 0, 9, {}),), 2)
-    slow = PipelineChoice("1f1b", Setting(2, 3), 4, (StageChoice(1, 4, 0, 4, {}), StageChoice(1, 4, 4, 9, {})), 1)
+    fast = PipelineChoice("1f1b", Setting(2, 3), 6, (StageChoice(0, Mode(2), 0, 9, {}),), 2)
+    slow = PipelineChoice(
+        "1f1b", Setting(2, 3), 4, (StageChoice(1, Mode(4), 0, 4, {}), StageChoice(1, Mode(4), 4, 9, {})), 1
+    )
     return small_plan(model, (fast, slow))  # type: ignore[arg-type]
 
 

@@ -1,12 +1,14 @@
 """Solving again with one cause of lost time taken away: what does each side of a comparison gain?
 
-The searches here are those of identical pipelines. Whatever was changed, the plan that is known stays possible and is
-run again under the change, so that a search which found little in its time never makes a change look harmful.
+Each side is searched again in its own plan space: identical pipelines first, then mixes of shapes where the space has
+them. Whatever was changed, the plan that is known stays possible and is run again under the change, so that a search
+which found little in its time never makes a change look harmful.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -16,11 +18,28 @@ from planner.search.baselines.accounts import Replay
 from planner.search.baselines.results import rate_at_bound
 
 if TYPE_CHECKING:
-    from planner.cost.tables import Chain, ChipGroup, LayerTable, Problem, Setting, TransferTable
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from planner.cost.model import CostModel
+    from planner.cost.tables import (
+        Chain,
+        ChipGroup,
+        Holder,
+        LayerTable,
+        MixedProblem,
+        Mode,
+        Reduction,
+        Setting,
+        TransferTable,
+    )
     from planner.plan import Plan
     from planner.search.baselines.budget import Budget, Watch
+    from planner.search.outcome import SearchSettings, WhyStopped
     from planner.search.solve import SolveOptions
     from planner.spec import Cluster, ModelSpec
+
+    Floats = NDArray[np.float64]
 
 __all__ = ["CHANGES", "Change", "DividedLayers", "FreeRecompute", "FreeTransfers", "Rate", "Side", "rate_under"]
 
@@ -36,7 +55,7 @@ _PIECES = 2
 class _Changed:
     """A problem that differs from `base` in what a subclass says."""
 
-    base: Problem
+    base: MixedProblem
 
     @property
     def chain(self) -> Chain:
@@ -62,41 +81,56 @@ class _Changed:
     def schedules(self) -> tuple[str, ...]:
         return self.base.schedules
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        return self.base.table(group, tensor, setting)
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        return self.base.table(group, mode, setting)
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable:
-        return self.base.transfer(source, source_tensor, target, target_tensor, same_node, setting)
+        return self.base.transfer(source, source_mode, target, target_mode, same_node, setting)
+
+    def least_layer_s(self, group: int, mode: Mode, setting: Setting) -> Floats | None:
+        least = getattr(self.base, "least_layer_s", None)
+        return None if least is None else least(group, mode, setting)
+
+    @property
+    def may_mix(self) -> bool:
+        return self.base.may_mix
+
+    @property
+    def micro_batch_sizes(self) -> tuple[int, ...]:
+        return self.base.micro_batch_sizes
+
+    def reduction(self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int = 1) -> Reduction:
+        return self.base.reduction(own, holders, setting, sharing)
 
 
 class FreeTransfers(_Changed):
     """Transfers between stages take no time."""
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable:
         from planner.cost.tables import TransferTable
 
-        table = self.base.transfer(source, source_tensor, target, target_tensor, same_node, setting)
+        table = self.base.transfer(source, source_mode, target, target_mode, same_node, setting)
         return TransferTable(0.0 * table.forward_s, 0.0 * table.backward_s)
 
 
 class FreeRecompute(_Changed):
     """Recompute takes no time; what it frees it frees."""
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        table = self.base.table(group, tensor, setting)
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        table = self.base.table(group, mode, setting)
         return None if table is None else replace(table, recompute_s=0.0 * table.recompute_s)
 
 
 class UnlimitedMemory(_Changed):
     """Every chip holds whatever it is given."""
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        table = self.base.table(group, tensor, setting)
-        return None if table is None else replace(table, usable_bytes=math.inf)
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        table = self.base.table(group, mode, setting)
+        return None if table is None else replace(table, usable_bytes=math.inf, usable_host_bytes=math.inf)
 
 
 class DividedLayers(_Changed):
@@ -119,13 +153,25 @@ class DividedLayers(_Changed):
     def _pieces(self, kind: int) -> int:
         return _PIECES if self.base.chain.kinds.count(kind) > 1 else 1
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
+    def _part(self) -> Floats:
+        """By kind, what one piece is of its layer."""
         import numpy as np
 
-        table = self.base.table(group, tensor, setting)
+        return np.array([1.0 / self._pieces(kind) for kind in range(len(self.base.chain.kind_names))])
+
+    def least_layer_s(self, group: int, mode: Mode, setting: Setting) -> Floats | None:
+        least = super().least_layer_s(group, mode, setting)
+        return None if least is None else least * self._part()
+
+    def reduction(self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int = 1) -> Reduction:
+        whole = super().reduction(own, holders, setting, sharing)
+        return replace(whole, seconds=whole.seconds * self._part())
+
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        table = self.base.table(group, mode, setting)
         if table is None:
             return None
-        part = np.array([1.0 / self._pieces(kind) for kind in range(len(self.base.chain.kind_names))])
+        part = self._part()
         return replace(
             table,
             forward_s=table.forward_s * part,
@@ -133,6 +179,7 @@ class DividedLayers(_Changed):
             backward_weight_s=table.backward_weight_s * part,
             recompute_s=table.recompute_s * part,
             static_bytes=table.static_bytes * part,
+            host_bytes=None if table.host_bytes is None else table.host_bytes * part,
             saved_bytes=table.saved_bytes * part,
             reduction_s=table.reduction_s * part,
             optimizer_s=table.optimizer_s * part,
@@ -147,12 +194,12 @@ class Change:
 
     code: str
     sentence: str
-    problem: Callable[[Problem], Problem]
+    problem: Callable[[MixedProblem], MixedProblem]
     replay: Replay
     lifts_memory: bool = False
 
 
-def _as_it_is(problem: Problem) -> Problem:
+def _as_it_is(problem: MixedProblem) -> MixedProblem:
     return problem
 
 
@@ -177,9 +224,10 @@ class Side:
 
 @dataclass(frozen=True)
 class Rate:
-    """Tokens per second that were found, and that nothing can beat (inf where nothing is proved).
+    """Tokens per second that were found, and that nothing of the plan space can beat (inf where nothing is proved).
 
-    settled: the search came about as close to its own bound as it was asked to.
+    settled: the search over identical pipelines came about as close to its own bound as it was asked to, or the plan
+    is better than that; whether mixes are settled too, only `most` says.
     """
 
     found: float
@@ -195,11 +243,27 @@ class Rate:
     @classmethod
     def of_plan(cls, plan: Plan, gap: float) -> Rate:
         """What a plan and its certificate say; gap: what was asked."""
-        return cls(plan.prediction.tokens_per_s, rate_at_bound(plan), _near(plan.certificate.gap, gap))
+        certificate = plan.certificate
+        bound = certificate.bound if certificate.identical_bound is None else certificate.identical_bound
+        settled = _near(1 - bound / certificate.objective, gap)
+        return cls(plan.prediction.tokens_per_s, rate_at_bound(plan), settled)
 
 
 def _near(gap: float, asked: float) -> bool:
     return gap <= _NEARLY * max(asked, 1e-6)
+
+
+@dataclass(frozen=True)
+class _Again:
+    """Seconds of the best step of a search, of its bound, and of its bound among identical pipelines.
+
+    stopped: why the search for identical pipelines did.
+    """
+
+    step_s: float
+    bound_s: float
+    identical_s: float
+    stopped: WhyStopped
 
 
 def rate_under(change: Change, side: Side, options: SolveOptions, budget: Budget, watch: Watch, parts: int = 1) -> Rate:
@@ -207,34 +271,48 @@ def rate_under(change: Change, side: Side, options: SolveOptions, budget: Budget
     from planner.cost.model import CostModel
     from planner.graph import build_graph
     from planner.search.baselines.narrowed import with_batch
-    from planner.search.driver import search
-    from planner.search.solve import interruptible, search_settings
+    from planner.search.solve import search_settings
 
     watch.begin(f"{side.name}, if {change.sentence}")
     training, times = side.model.training, change.replay.times_batch
     model = with_batch(side.model, training.global_batch * times)
     cost = CostModel(side.cluster, model, build_graph(model))
     settings = replace(search_settings(side.cluster, model, cost, options), time_limit_s=budget.next(parts))
-    with interruptible() as interrupted:
-        outcome = search(change.problem(cost), settings, watch.numbers, interrupted)
-    if outcome.why_stopped == "interrupted":
-        raise InterruptedSolve("interrupted while solving again")
+    again = _searched(change.problem(cost), cost, model, settings, options, watch)
     known = math.inf if side.plan is None else change.replay.step_time_s(side.plan)
-    step, tokens = min(outcome.step_time, known), times * training.global_batch * training.sequence_length
+    step, tokens = min(again.step_s, known), times * training.global_batch * training.sequence_length
     if step == math.inf:
-        return Rate(0.0, 0.0 if outcome.why_stopped == "exhausted" else math.inf, outcome.why_stopped == "exhausted")
-    found = outcome.leaf is not None
-    settled = found and _near((step - outcome.bound) / step, options.gap)
-    all_searched = _only_identical(side) and cost.chain.tensors is None  # here layers stay in the model's order
-    proved = outcome.bound if found and all_searched else 0.0
+        nothing = again.stopped == "exhausted" and again.bound_s == math.inf
+        return Rate(0.0, 0.0 if nothing else math.inf, nothing)
+    found = again.step_s < math.inf
+    settled = found and _near((step - again.identical_s) / step, options.gap)
+    # layers that branch are searched in the model's order here: that proves nothing of other orders
+    proved = again.bound_s if found and cost.chain.tensors is None else 0.0
     return Rate(tokens / step, tokens / min(proved, step) if proved > 0 else math.inf, settled)
 
 
-def _only_identical(side: Side) -> bool:
-    """Whether the side's plan space has only identical pipelines, of which the searches here are: else they prove
-    nothing.
-    """
-    stated = "" if side.plan is None else str(side.plan.certificate.plan_space.get("pipelines", ""))
-    if stated:
-        return stated.startswith("identical")
-    return bool(getattr(side.model.constraints, "shapes", "identical") == "identical")
+def _searched(
+    problem: MixedProblem,
+    cost: CostModel,
+    model: ModelSpec,
+    settings: SearchSettings,
+    options: SolveOptions,
+    watch: Watch,
+) -> _Again:
+    """As `solve` searches: identical pipelines, then mixes from the best of them."""
+    from planner.search.driver import search
+    from planner.search.mixes import IDENTICAL_SHARE, search_all_shapes, why_identical
+    from planner.search.solve import interruptible
+
+    limit, deadline = settings.time_limit_s, time.monotonic() + settings.time_limit_s
+    mixes = why_identical(model, cost, settings.limits, options) is None
+    first = replace(settings, time_limit_s=IDENTICAL_SHARE * limit, first_plan_limit_s=limit) if mixes else settings
+    with interruptible() as interrupted:
+        outcome = search(problem, first, watch.numbers, interrupted)
+        again = _Again(outcome.step_time, outcome.bound, outcome.bound, outcome.why_stopped)
+        if mixes and not interrupted():
+            searched = search_all_shapes(problem, model, settings, outcome, deadline, interrupted)
+            again = replace(again, step_s=min(again.step_s, searched.mixed.step_time), bound_s=searched.bound)
+        if interrupted():
+            raise InterruptedSolve("interrupted while solving again")
+    return again

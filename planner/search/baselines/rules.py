@@ -21,15 +21,16 @@ from planner.search.splitting import choose_policies
 
 if TYPE_CHECKING:
     from planner.cost.model import CostModel
+    from planner.cost.tables import Mode
+    from planner.search.tree import Order
     from planner.spec import Cluster
 
-    Order = tuple[tuple[int, int, int], ...]
     Policies = tuple[tuple[int, ...], ...]
 
 __all__ = ["RULES", "Rule", "RuleSearch", "Shape", "share_out", "stage_ends"]
 
 _MOST_DEGREES = 1024
-"""Combinations of tensor parallel degrees for one micro-batch size and number of replicas, above which only equal ones
+"""Combinations of modes for one micro-batch size and number of replicas, above which only equal ones
 are tried.
 """
 _AT_LEAST = 16
@@ -164,29 +165,29 @@ class RuleSearch:
                 if sum(stages for _, _, stages in order) > len(self.counted):
                     continue
                 self.tried += 1
-                weights = [self._weight(group, tensor) for group, tensor, stages in order for _ in range(stages)]
+                weights = [self._weight(group, mode) for group, mode, stages in order for _ in range(stages)]
                 ends = stage_ends(self.counted, self.intervals.num_layers, share_out(len(self.counted), weights))
                 yield self._least_time(root, order, ends), root, order, ends
 
     def _orders(self, root: Root) -> Iterator[Order]:
-        """Every degree of every group, as many stages as its chips hold."""
-        degrees = [root.degrees(g) for g in self.order]
+        """Every mode of every group, as many stages as its chips hold."""
+        modes = [root.modes(g) for g in self.order]
         combinations = 1
-        for choices in degrees:
+        for choices in modes:
             combinations *= len(choices)
         if combinations > _MOST_DEGREES:
             self.all_tried = False
-            common = sorted(set(degrees[0]).intersection(*degrees))
-            chosen: Iterator[tuple[int, ...]] = ((t,) * len(degrees) for t in common)
+            common = sorted(set(modes[0]).intersection(*modes))
+            chosen: Iterator[tuple[Mode, ...]] = ((mode,) * len(modes) for mode in common)
         else:
-            chosen = product(*degrees)
-        for tensors in chosen:
-            yield tuple((g, t, root.max_stages(g, t)) for g, t in zip(self.order, tensors, strict=True))
+            chosen = product(*modes)
+        for own in chosen:
+            yield tuple((g, mode, root.max_stages(g, mode)) for g, mode in zip(self.order, own, strict=True))
 
-    def _weight(self, group: int, tensor: int) -> float:
+    def _weight(self, group: int, mode: Mode) -> float:
         if not self.rule.by_flops:
             return 1.0
-        return (self.cost.peak_flops_per_s(group) or 0.0) * tensor
+        return (self.cost.peak_flops_per_s(group) or 0.0) * mode.chips
 
     def _least_time(self, root: Root, order: Order, ends: tuple[int, ...]) -> float:
         """The way in to a stage, all its micro-batches, the way out; nothing recomputed:
@@ -196,7 +197,7 @@ class RuleSearch:
         import numpy as np
 
         tables = root if len(ends) > 1 else root.single_stage()
-        options = [tables.options(group, tensor) for group, tensor, _ in order]
+        options = [tables.options(group, mode) for group, mode, _ in order]
         seconds = np.array([o.layer_time for o in options if o is not None])
         prefix = self.intervals.prefix
         held = prefix[list(ends)] - prefix[[0, *ends[:-1]]]
@@ -220,7 +221,7 @@ class RuleSearch:
             first = ends[s - 1] if s else 0
             counts = tuple(int(n) for n in self.intervals.prefix[ends[s]] - self.intervals.prefix[first])
             stage = leaf.stages[s]
-            key = (id(leaf.root_for_tables), stage.group, stage.tensor, leaf.in_flight[s], counts, received)
+            key = (id(leaf.root_for_tables), stage.group, stage.mode, leaf.in_flight[s], counts, received)
             if key not in self._policies:
                 self._policies[key] = self._stage(leaf, s, counts, received)
             policies.append(self._policies[key][0])

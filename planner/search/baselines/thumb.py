@@ -64,7 +64,7 @@ def _plan(rule: Rule, cluster: Cluster, spec: ModelSpec, graph: LayerGraph, cost
     for s, stage in enumerate(leaf.stages):
         first, end = split.bounds(s)
         recompute = recompute_by_name(cost.chain, first, end, split.policies[s], cost.policies)
-        stages.append(StageChoice(stage.group, stage.tensor, first, end, recompute))
+        stages.append(StageChoice(stage.group, stage.mode, first, end, recompute))
     choice = PipelineChoice(leaf.root.schedule, leaf.setting, leaf.micro_batches, tuple(stages))
     fits = shape.missing_bytes <= 0
     proved = Proved(

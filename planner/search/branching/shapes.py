@@ -1,4 +1,4 @@
-"""Every shape of a root: degrees and stage counts of the node groups, in every order."""
+"""Every shape of a root: modes and stage counts of the node groups, in every order."""
 
 from __future__ import annotations
 
@@ -40,6 +40,6 @@ def _choices(root: Root, g: int, left: int) -> Iterator[Order]:
     for rest in _choices(root, g + 1, left):
         yield rest
         used = sum(n for _, _, n in rest)
-        for t in dict.fromkeys((*root.degrees(g), *root.single_stage().degrees(g))):
+        for t in dict.fromkeys((*root.modes(g), *root.single_stage().modes(g))):
             for n in range(1, min(root.max_stages(g, t), left - used) + 1):
                 yield ((g, t, n), *rest)

@@ -20,6 +20,7 @@ from planner.search.branching.placed import Placed, judge, pipeline_problem, pol
 from planner.search.branching.shapes import neighbours, shapes_of_root
 from planner.search.branching.whole_bound import Ways, quick_bound, rate_bound, shape_bound, ways_of
 from planner.search.candidates import Limits, Root, make_roots
+from planner.search.floors import LEAST_S, Floors
 from planner.search.improve import in_space
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
@@ -46,7 +47,7 @@ class WholeAnswer:
     """placed: the best found, at least as good as the one given; None without one.
 
     bound: no pipeline over contiguous sets is faster, of any shape; inf when it is proved that none fits.
-    in_time: whether everything was tried that is tried at all.
+    in_time: whether the clock had no part in it: everything was tried that is tried at all.
     """
 
     placed: Placed | None
@@ -63,13 +64,16 @@ def search_sets(
     deadline: float,
     should_stop: Callable[[], bool] = lambda: False,
     report: Callable[[int, int, float, float], None] = lambda *_: None,
+    most_placements: int | None = None,
 ) -> WholeAnswer:
     """Look for better pipelines than `start`, and prove how good the best one is. deadline: of time.monotonic().
 
+    most_placements: shapes that sets may be placed on before the rest keeps its bound; None: as many as there are.
     report: is told shapes placed, programs solved, the best step time and the bound (inf for none).
     """
     search = _Search(problem, limits, start, max(gap, _LEAST_GAP), lambda: should_stop() or time.monotonic() > deadline)
-    search.report = report
+    search.report, search.left = report, math.inf if most_placements is None else most_placements
+    search.find_floors(deadline, should_stop)
     search.run(deadline)
     found = math.inf if search.best is None else search.best.step_time
     return WholeAnswer(search.best, min(search.bound(), found), search.statistics, not search.out_of_time())
@@ -77,13 +81,16 @@ def search_sets(
 
 @dataclass(order=True)
 class _Open:
-    """A root, or a shape of one, that may still hold something better. seen: refined, or placed."""
+    """A root, or a shape of one, that may still hold something better. seen: a shape was placed.  grade: of a root's
+    bound: a floor, a quick bound, the full one.
+    """
 
     bound: float
     rank: int
     root: int
     order: Order = field(default=(), compare=False)
     seen: bool = field(default=False, compare=False)
+    grade: int = field(default=0, compare=False)
 
     @property
     def stages(self) -> int:
@@ -97,15 +104,18 @@ class _Search:
         self.roots = make_roots(problem, Intervals(problem.chain), limits)
         self.best, self.gap, self.out_of_time = start, gap, out_of_time
         self.statistics = {"set_shapes": 0, "set_programs": 0}
-        self.roots_open = [
-            _Open(0.0 if out_of_time() else quick_bound(root), i, i) for i, root in enumerate(self.roots)
-        ]
-        heapq.heapify(self.roots_open)
+        self.roots_open = [_Open(0.0, i, i) for i in range(len(self.roots))]
         self.shapes: list[_Open] = []
         self.closed = math.inf
         """The least bound of what need not be looked at any more."""
         self.report: Callable[[int, int, float, float], None] = lambda *_: None
+        self.left = math.inf
+        """Placements that there still may be."""
         self._ways: dict[int, Ways] = {}
+
+    def over(self) -> bool:
+        """Whether nothing more may be tried."""
+        return self.left <= 0 or self.out_of_time()
 
     @property
     def goal(self) -> float:
@@ -122,19 +132,28 @@ class _Search:
         if placed is not None and (self.best is None or placed.step_time < self.best.step_time):
             self.best = placed
 
+    def find_floors(self, deadline: float, should_stop: Callable[[], bool]) -> None:
+        """A floor for each root; at least a moment is spent on them, so that every plan has a bound."""
+        floors, end = Floors(None, any_order=True), max(deadline, time.monotonic() + LEAST_S)
+        for item, root in zip(self.roots_open, self.roots, strict=True):
+            if should_stop() or time.monotonic() > end:
+                break
+            item.bound = floors.of(root)
+        heapq.heapify(self.roots_open)
+
     def run(self, deadline: float) -> None:
         """Placements of the most promising shapes first; then small shapes first, all of them must be decided."""
         self.place_around()
-        while self.roots_open and self.roots_open[0].bound < self.goal and not self.out_of_time():
+        while self.roots_open and self.roots_open[0].bound < self.goal and not self.over():
             if len(self.shapes) > _MOST_SHAPES:
                 break
             self.expand(heapq.heappop(self.roots_open))
         for item in sorted(self.shapes, key=self.promise)[:_FIRST_SHAPES]:
-            if item.bound < self.goal and not self.out_of_time():
+            if item.bound < self.goal and not self.over():
                 self.place(item)
         self.shapes.sort(key=lambda item: (item.stages, item.bound, item.rank))
         for item in self.shapes:
-            if item.bound < self.goal and not self.out_of_time():
+            if item.bound < self.goal and not self.over():
                 self.decide(item, deadline)
                 found = math.inf if self.best is None else self.best.step_time
                 done = self.statistics["set_shapes"], self.statistics["set_programs"]
@@ -149,11 +168,11 @@ class _Search:
         """Sets for the best shape and its neighbours, again from every better one."""
         tried: set[tuple[int, Order]] = set()
         looked: Leaf | None = None
-        while self.best is not None and self.best.leaf is not looked and not self.out_of_time():
+        while self.best is not None and self.best.leaf is not looked and not self.over():
             looked = self.best.leaf
             for order in neighbours(looked.order):
                 key = (id(looked.root), order)
-                if key in tried or not in_space(looked.root, order) or self.out_of_time():
+                if key in tried or not in_space(looked.root, order) or self.over():
                     continue
                 tried.add(key)
                 self.place_order(looked.root, order, 0.0, _NEARLY_AROUND)
@@ -162,6 +181,7 @@ class _Search:
 
     def place_order(self, root: Root, order: Order, bound: float, nearly: float = _NEARLY) -> float:
         """A quick placement of a shape; what no other one can beat."""
+        self.left -= 1
         leaf = Leaf(root, order)
         if leaf.num_stages == 1:
             self.offer(leaf, [0] * root.intervals.num_layers)
@@ -173,11 +193,12 @@ class _Search:
         return bound
 
     def expand(self, item: _Open) -> None:
-        """A sharper bound of a root; the next time its shapes."""
+        """A sharper bound of a root, where there is one; else its shapes."""
         root = self.roots[item.root]
-        if not item.seen:
-            bound = max(item.bound, rate_bound(root, 5.0))
-            heapq.heappush(self.roots_open, _Open(bound, item.rank, item.root, seen=True))
+        if item.grade < 2:
+            bound = quick_bound(root) if item.grade == 0 else rate_bound(root, 5.0)
+            bound = max(item.bound, bound)
+            heapq.heappush(self.roots_open, _Open(bound, item.rank, item.root, grade=item.grade + 1))
             return
         orders = [*islice(shapes_of_root(root), _MOST_SHAPES + 1)]
         if len(orders) > _MOST_SHAPES:

@@ -21,10 +21,13 @@ from planner.search.candidates import Root
 from planner.search.highs import solve_program
 from planner.search.quick_bounds import memory_suffices, single_stage_bound
 from planner.search.tree import Order
+from planner.search.ways import ways_through
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from planner.cost.tables import Mode
 
     Floats = NDArray[np.float64]
 
@@ -47,23 +50,16 @@ class Ways:
 
 def ways_of(root: Root) -> Ways:
     """Longest paths of the graph, at every layer's fastest chip; 0 where nothing can be placed."""
-    chain = root.intervals.chain
-    tables = [root.options(g, t) for g in range(len(root.groups)) for t in root.degrees(g)]
+    tables = [root.options(g, t) for g in range(len(root.groups)) for t in root.modes(g)]
     if not tables:
         return Ways(0.0, 0.0)
-    fastest = [min(float(o.layer_time[kind]) for o in tables if o is not None) for kind in chain.kinds]
-    up, down = fastest[:], fastest[:]
-    edges = sorted({(tensor.source, v) for tensor in chain.tensors or () for v in tensor.consumers})
-    for u, v in sorted(edges, key=lambda edge: edge[1]):
-        up[v] = max(up[v], up[u] + fastest[v])
-    for u, v in sorted(edges, key=lambda edge: -edge[0]):
-        down[u] = max(down[u], down[v] + fastest[u])
-    through = [a + b - own for a, b, own in zip(up, down, fastest, strict=True)]
-    return Ways(min(through), max(through))
+    kinds = range(root.intervals.prefix.shape[1])
+    fastest = [min(float(o.layer_time[kind]) for o in tables if o is not None) for kind in kinds]
+    return Ways(*ways_through(root.intervals.chain, fastest))
 
 
-def _chips(root: Root, tensor: int) -> int:
-    return tensor * root.setting.data_parallel * root.setting.context_parallel
+def _chips(root: Root, mode: Mode) -> int:
+    return mode.chips * root.setting.data_parallel * root.setting.context_parallel
 
 
 def _full_share(root: Root, backward_share: float, most: int) -> float:
@@ -82,7 +78,7 @@ def quick_bound(root: Root) -> float:
     rate = 0.0
     for g, group in enumerate(root.groups):
         least = math.inf
-        for t in root.degrees(g):
+        for t in root.modes(g):
             options = root.options(g, t)
             assert options is not None
             seconds = root.micro_batches * options.layer_time * _chips(root, t)
@@ -97,7 +93,7 @@ def quick_bound(root: Root) -> float:
 def rate_bound(root: Root, time_limit_s: float) -> float:
     """The same with layers of every kind shared out as it is best, by a linear program.
 
-    x[g, t, k] >= 0 layers of kind k on group g at degree t;  minimise T:   (chip-seconds)
+    x[g, t, k] >= 0 layers of kind k on group g in mode t;  minimise T:   (chip-seconds)
     for all kinds k:     sum_{g,t} x[g, t, k] = n_k
     for all groups g:    sum_{t,k} chips_t (m t_k + u_k) x[g, t, k] <= chips_g T
                          sum_{t,k} chips_t ((m - K) + (K - 1) beta) t_k x[g, t, k] <= chips_g (T - least way)
@@ -115,13 +111,13 @@ def rate_bound(root: Root, time_limit_s: float) -> float:
     for g, group in enumerate(root.groups):
         busy, full = [], []
         chips = group.nodes * group.chips_per_node
-        for t in root.degrees(g):
+        for number, t in enumerate(root.modes(g)):
             options = root.options(g, t)
             assert options is not None
             update = options.table.reduction_s + options.table.optimizer_s
             share = _full_share(root, options.backward_share, root.most_stages)
             for k in shares:
-                x = lp.add_variable(f"share__g{g}__t{t}__k{k}", 0)
+                x = lp.add_variable(f"share__g{g}__t{number}__k{k}", 0)
                 shares[k].append(x)
                 part = _chips(root, t) / chips / lowest
                 seconds = float(options.layer_time[k])
@@ -144,7 +140,7 @@ def cost_bound(root: Root, price_per_chip_s: Sequence[float]) -> float:
     for base in (root, root.single_stage()):
         cheapest = [math.inf] * base.intervals.prefix.shape[1]
         for g in range(len(base.groups)):
-            for t in base.degrees(g):
+            for t in base.modes(g):
                 options = base.options(g, t)
                 assert options is not None
                 for k, seconds in enumerate(options.layer_time):

@@ -248,7 +248,7 @@ def _single_stages(family: Family, costs: Floats, fewest: int) -> float:
     whole = family.root.intervals.index[0, family.root.intervals.num_layers]
     best = math.inf
     for kind, cost in zip(family.kinds, costs, strict=True):
-        options = single.options(kind.group, kind.tensor)
+        options = single.options(kind.group, kind.mode)
         if options is not None:
             m = max(fewest, math.ceil(float(cost) / family.micro_batch_size * (1 - _SLACK)))
             held = in_flight(family.schedule, 1, m)

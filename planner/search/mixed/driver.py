@@ -149,7 +149,8 @@ def _least_share(family: Family) -> float:
 def _numbers(pool: Pool, replicas: Sequence[int] | None) -> list[int]:
     """Numbers of pipelines that the batch and the chips allow."""
     narrowest = [
-        min((t for g, t in pool.kinds if g == h), default=0) * pool.context for h in range(len(pool.num_chips))
+        min((mode.tensor for g, mode in pool.kinds if g == h), default=0) * pool.context
+        for h in range(len(pool.num_chips))
     ]
     room = sum(n // width for n, width in zip(pool.num_chips, narrowest, strict=True) if width)
     most = min(room, pool.problem.global_batch // min(pool.micro_batch_sizes, default=1))
@@ -185,7 +186,7 @@ def _with_start(pool: Pool, found: Found, start: Start) -> Found:
     entries = found.entries
     leaf = start.leaf
     if not entries and leaf is not None and start.split is not None and leaf.setting.context_parallel == pool.context:
-        stages = tuple(Kind(s.group, s.tensor) for s in leaf.stages)
+        stages = tuple(Kind(s.group, s.mode) for s in leaf.stages)
         shape = Shape(leaf.root.schedule, leaf.setting.micro_batch_size, stages, start.split)
         entries = (Entry(shape, leaf.setting.data_parallel, leaf.micro_batches),)
     return Found(found.step_time, entries, math.inf)

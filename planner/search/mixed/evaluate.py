@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Sequence
 
-    from planner.cost.tables import Holder, TransferTable
-    from planner.search.mixed.shapes import Entry, MixedLeaf, Pool
+    from planner.cost.tables import Holder, Mode, TransferTable
+    from planner.search.mixed.shapes import Entry, MixedLeaf, Pool, Stages
 
 __all__ = ["chain_times_of_mix", "identical_leaf", "pipeline_time", "step_time_of_mix"]
 
@@ -58,12 +58,12 @@ def _ends(
 
 
 def identical_leaf(pool: Pool, entry: Entry) -> Leaf | None:
-    """The leaf of a plan of one shape; None when its stages differ in degree in a group, or have no room or numbers."""
+    """The leaf of a plan of one shape; None when its stages differ in mode in a group, or have no room or numbers."""
     shape, used = entry.shape, pool.problem.groups
-    degrees: dict[int, int] = {}
+    modes: dict[int, Mode] = {}
     counts: dict[int, int] = {}
-    for g, t in shape.stages:
-        if degrees.setdefault(g, t) != t:
+    for g, mode in shape.stages:
+        if modes.setdefault(g, mode) != mode:
             return None
         counts[g] = counts.get(g, 0) + 1
     setting = Setting(shape.micro_batch_size, entry.replicas, pool.context)
@@ -71,15 +71,15 @@ def identical_leaf(pool: Pool, entry: Entry) -> Leaf | None:
     root.micro_batches = entry.micro_batches
     tables = root.single_stage() if len(shape.stages) == 1 else root
     for g, n in counts.items():
-        if n > used[g].max_stages(degrees[g], entry.replicas, pool.context) or tables.options(g, degrees[g]) is None:
+        if n > used[g].max_stages(modes[g].tensor, entry.replicas, pool.context) or tables.options(g, modes[g]) is None:
             return None
     leaf = _indexed(root, shape.stages)
     return leaf if _fits(leaf, entry) else None
 
 
-def _indexed(root: Root, stages: Sequence[tuple[int, int]]) -> Leaf:
+def _indexed(root: Root, stages: Stages) -> Leaf:
     """A leaf whose stages are numbered within their group along the whole pipeline."""
-    leaf = Leaf(root, merged(tuple(stages)))  # type: ignore[arg-type]
+    leaf = Leaf(root, merged(stages))
     seen: dict[int, int] = {}
     numbered = []
     for stage in leaf.stages:
@@ -101,7 +101,7 @@ def chain_times_of_mix(pool: Pool, entries: Sequence[Entry]) -> list[tuple[Chain
     replicas = sum(e.replicas for e in entries)
     crossed = lines_crossed([(e.replicas, [g for g, _ in e.shape.stages]) for e in entries])
     holders = [
-        [holder_of(g, t, spots) for (g, t), spots in zip(e.shape.stages, own, strict=True)]
+        [holder_of(kind.group, kind.tensor, spots) for kind, spots in zip(e.shape.stages, own, strict=True)]
         for e, own in zip(entries, places, strict=True)
     ]
     result = []
@@ -131,7 +131,7 @@ def _transfer(
     same = a.group == b.group and all(x[0] == y[0] for x, y in zip(places[s], places[s + 1], strict=True))
     sharing = crossed[min(a.group, b.group), max(a.group, b.group)] if a.group != b.group else 1
     setting = replace(leaf.root.setting, data_parallel=sharing, mixed=False, single_stage=False)
-    return leaf.root.problem.transfer(a.group, a.tensor, b.group, b.tensor, same, setting)
+    return leaf.root.problem.transfer(a.group, a.mode, b.group, b.mode, same, setting)
 
 
 def _updates(

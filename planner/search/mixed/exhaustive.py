@@ -218,8 +218,8 @@ def _rooms(most: dict[tuple[Family, Stages], int], replicas: int, chips: Usage) 
     best: dict[Usage, int] = {}
     for (family, stages), m in most.items():
         usage = [0] * len(chips)
-        for g, t in stages:
-            usage[g] += t * family.pool.context
+        for g, mode in stages:
+            usage[g] += mode.tensor * family.pool.context
         key = tuple(usage)
         best[key] = max(best.get(key, 0), m * family.micro_batch_size)
     lefts = [*_grid(chips)]

@@ -156,12 +156,12 @@ class Rounds:
 
 
 def _prices_by_rate(pool: Pool, replicas: int) -> list[float]:
-    """A first guess: what a chip does in a second at the best of its degrees, all chips together the batch."""
+    """A first guess: what a chip does in a second in the best of its modes, all chips together the batch."""
     family = pool.families(replicas)[0]
     rates = [0.0] * len(pool.num_chips)
-    for g, t in family.kinds:
-        options = family.root.options(g, t)
+    for g, mode in family.kinds:
+        options = family.root.options(g, mode)
         if options is not None and options.least_time_per_work < float("inf"):
-            rates[g] = max(rates[g], 1 / (t * pool.context * max(options.least_time_per_work, 1e-300)))
+            rates[g] = max(rates[g], 1 / (mode.tensor * pool.context * max(options.least_time_per_work, 1e-300)))
     whole = sum(r * n for r, n in zip(rates, pool.num_chips, strict=True)) or 1.0
     return [r * pool.problem.global_batch / whole for r in rates]

@@ -9,7 +9,7 @@ from itertools import groupby, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from planner.cost.placement import Block, place_blocks
-from planner.cost.tables import Holder, Setting
+from planner.cost.tables import Holder, Mode, Setting
 from planner.search.candidates import Limits, Root
 from planner.search.highs import SolverChoice
 from planner.search.intervals import Intervals
@@ -19,7 +19,12 @@ from planner.search.splitting import choose_policies
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from planner.cost.tables import ChipGroup, LayerTable, MixedProblem, TransferTable
+
+    Floats = NDArray[np.float64]
 
 __all__ = ["Entry", "Family", "Kind", "MixedLeaf", "Pool", "Shape", "policies_of"]
 
@@ -28,10 +33,15 @@ _MOST_CHOICES = 5000
 
 
 class Kind(NamedTuple):
-    """What a stage runs on: a node group at a tensor parallel degree."""
+    """What a stage runs on: a node group in a mode."""
 
     group: int
-    tensor: int
+    mode: Mode
+
+    @property
+    def tensor(self) -> int:
+        """Its tensor parallel degree."""
+        return self.mode.tensor
 
 
 Stages = tuple[Kind, ...]
@@ -61,8 +71,10 @@ class MixedLeaf(Leaf):
 
     def _transfer(self, s: int) -> TransferTable:
         a, b = self.stages[s], self.stages[s + 1]
-        fits = self.setting.context_parallel * (a.tensor + b.tensor) <= self.root.groups[a.group].chips_per_node
-        return self.root.transfer(a.group, a.tensor, b.group, b.tensor, a.group == b.group and fits)
+        fits = (
+            self.setting.context_parallel * (a.mode.tensor + b.mode.tensor) <= self.root.groups[a.group].chips_per_node
+        )
+        return self.root.transfer(a.group, a.mode, b.group, b.mode, a.group == b.group and fits)
 
 
 @dataclass(frozen=True)
@@ -82,25 +94,32 @@ class _Ranged:
     def global_batch(self) -> int:
         return self.base.global_batch
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
         import numpy as np
 
-        many = self.base.table(group, tensor, setting)
-        few = self.base.table(group, tensor, replace(setting, data_parallel=self.low))
+        many = self.base.table(group, mode, setting)
+        few = self.base.table(group, mode, replace(setting, data_parallel=self.low))
         if many is None or few is None:
             return many or few
         return replace(
             many,
             static_bytes=np.minimum(many.static_bytes, few.static_bytes),
+            host_bytes=_least(many.host_bytes, few.host_bytes),
             reduction_s=np.minimum(many.reduction_s, few.reduction_s),
             optimizer_s=np.minimum(many.optimizer_s, few.optimizer_s),
             fixed_update_s=min(many.fixed_update_s, few.fixed_update_s),
         )
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable:
-        return self.base.transfer(source, source_tensor, target, target_tensor, same_node, setting)
+        return self.base.transfer(source, source_mode, target, target_mode, same_node, setting)
+
+
+def _least(one: Floats | None, other: Floats | None) -> Floats | None:
+    import numpy as np
+
+    return None if one is None or other is None else np.minimum(one, other)
 
 
 @dataclass(frozen=True)
@@ -119,15 +138,15 @@ class _Cautious:
     def global_batch(self) -> int:
         return self.base.global_batch
 
-    def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
-        table = self.base.table(group, tensor, setting)
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
+        table = self.base.table(group, mode, setting)
         replicas = setting.data_parallel
         if table is None or replicas < 2:
             return table
         other = next((g for g, x in enumerate(self.groups) if g != group and x.tensor_degrees), None)
-        slots = self.groups[group].slots_per_node(tensor, setting.context_parallel)
+        slots = self.groups[group].slots_per_node(mode.tensor, setting.context_parallel)
         together = max(1, min(slots, replicas - 1))
-        holders = [Holder(group, tensor, replicas, min(2, self.groups[group].nodes), together, 0)]
+        holders = [Holder(group, mode.tensor, replicas, min(2, self.groups[group].nodes), together, 0)]
         if other is not None:
             wide = max(self.groups[other].tensor_degrees)
             holders = [holders[0]._replace(replicas=replicas - 1), Holder(other, wide, 1, 1, 1, 0)]
@@ -135,9 +154,9 @@ class _Cautious:
         return replace(table, reduction_s=reduced.seconds, fixed_update_s=reduced.fixed_s)
 
     def transfer(
-        self, source: int, source_tensor: int, target: int, target_tensor: int, same_node: bool, setting: Setting
+        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
     ) -> TransferTable:
-        return self.base.transfer(source, source_tensor, target, target_tensor, same_node, setting)
+        return self.base.transfer(source, source_mode, target, target_mode, same_node, setting)
 
 
 class Family:
@@ -168,14 +187,14 @@ class Family:
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
-        """Every (group, degree) that has numbers here."""
-        return tuple(kind for kind in self.pool.kinds if self.root.options(kind.group, kind.tensor) is not None)
+        """Every group and mode that has numbers here."""
+        return tuple(kind for kind in self.pool.kinds if self.root.options(kind.group, kind.mode) is not None)
 
     def leaf(self, stages: Stages, micro_batches: int) -> MixedLeaf:
         """The leaf of a pipeline with these stages."""
         root = copy(self.root)
         root.micro_batches = micro_batches
-        return MixedLeaf(root, tuple((g, t, 1) for g, t in stages))
+        return MixedLeaf(root, tuple((g, mode, 1) for g, mode in stages))
 
 
 class Pool:
@@ -187,10 +206,10 @@ class Pool:
         self._families: dict[tuple[str, int, int, bool], Family] = {}
         self.micro_batch_sizes = [b for b in problem.micro_batch_sizes if b <= problem.global_batch]
         self.kinds: tuple[Kind, ...] = tuple(
-            Kind(g, t)
+            Kind(g, mode)
             for g, group in enumerate(problem.groups)
-            for t in (() if g in limits.idle else group.tensor_degrees)
-            if t * context <= group.chips_per_node
+            for mode in (() if g in limits.idle else group.modes)
+            if mode.tensor * context <= group.chips_per_node
         )
 
     def family(self, schedule: str, micro_batch_size: int, replicas: int, cautious: bool = False) -> Family:
@@ -219,14 +238,14 @@ class Pool:
     def chips_of(self, stages: Iterable[Kind]) -> tuple[int, ...]:
         """Chips of each group that one pipeline with these stages takes."""
         used = [0] * len(self.problem.groups)
-        for g, t in stages:
-            used[g] += t * self.context
+        for g, mode in stages:
+            used[g] += mode.tensor * self.context
         return tuple(used)
 
     def places(self, entries: Iterable[Entry]) -> list[list[list[tuple[int, int]]]] | None:
         """(node, first chip) of every replica of every stage of every entry; None when they do not fit."""
         listed = [*entries]
-        blocks = [Block(g, t * self.context, e.replicas) for e in listed for g, t in e.shape.stages]
+        blocks = [Block(g, mode.tensor * self.context, e.replicas) for e in listed for g, mode in e.shape.stages]
         placed = place_blocks(self.problem.groups, blocks)
         if placed is None:
             return None
@@ -234,9 +253,9 @@ class Pool:
         return [[next(rest) for _ in e.shape.stages] for e in listed]
 
 
-def merged(stages: Stages) -> tuple[tuple[int, int, int], ...]:
-    """(group, degree, number of stages) along the pipeline, equal neighbours together."""
-    return tuple((kind.group, kind.tensor, len([*run])) for kind, run in groupby(stages))
+def merged(stages: Stages) -> tuple[tuple[int, Mode, int], ...]:
+    """(group, mode, number of stages) along the pipeline, equal neighbours together."""
+    return tuple((kind.group, kind.mode, len([*run])) for kind, run in groupby(stages))
 
 
 def policies_of(leaf: Leaf, stage: int, counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:

@@ -13,7 +13,7 @@ from itertools import permutations, product
 from planner.cost.branching_recurrence import BranchTimes
 from planner.cost.model import CostModel
 from planner.cost.schedule import in_flight_counts
-from planner.cost.tables import LayerTable, Setting
+from planner.cost.tables import LayerTable, Mode, Setting
 from planner.graph import build_graph
 from planner.spec import Cluster, ModelSpec, parse_cluster, parse_model
 from tests.search.branching.test_branching_recurrence import step_by_longest_path
@@ -155,7 +155,7 @@ def _stage(
     cost: CostModel, setting: Setting, group: int, layers: list[int], held: int, received: float
 ) -> Iterator[tuple[float, float, float]]:
     """Forward, backward and update seconds under every recompute choice that fits; only the fastest of equal ones."""
-    table = cost.table(group, 1, setting)
+    table = cost.table(group, Mode(1), setting)
     assert table is not None
     kinds = [cost.chain.kinds[v] for v in layers]
     found = set()
@@ -178,4 +178,4 @@ def _transfer(
 ) -> tuple[float, float]:
     """Both ways; groups have one node, which its stages share. `tests/plan/test_branching.py` compares the rates."""
     source, target = shape[a], shape[b]
-    return cost.transfer(source, 1, target, 1, source == target, setting).seconds(elements)
+    return cost.transfer(source, Mode(1), target, Mode(1), source == target, setting).seconds(elements)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -12,6 +15,8 @@ from planner.graph import build_graph
 from planner.plan import check_plan
 from planner.plan.schema import Plan
 from planner.search.any_order import ANY_ORDER, MODEL_ORDER
+from planner.search.branching.whole import WholeAnswer, search_sets
+from planner.search.candidates import Limits
 from planner.search.driver import search
 from planner.search.solve import SolveOptions, search_settings, solve
 from planner.spec import Cluster, ModelSpec, parse_cluster, parse_model
@@ -210,6 +215,30 @@ def test_pipelines_of_a_branching_model_are_of_one_shape() -> None:
     assert plan.certificate.plan_space["pipelines"] == "identical replicas of one shape"
     assert plan.certificate.identical_bound is None
     assert any("layers branch" in warning.message for warning in plan.warnings)
+
+
+@pytest.mark.parametrize(("in_time", "why"), [(True, "gap"), (False, "time")])
+def test_what_the_clock_had_a_part_in_does_not_end_by_the_gap(
+    monkeypatch: pytest.MonkeyPatch, in_time: bool, why: str
+) -> None:
+    def cut_short(*given: Any) -> WholeAnswer:
+        return replace(search_sets(*given), in_time=in_time)
+
+    monkeypatch.setattr("planner.search.any_order.search_sets", cut_short)
+    certificate = solved(parse_cluster(CLUSTER, "c.yaml"), towers()).certificate
+    assert certificate.gap < 1e-6
+    assert certificate.why_stopped == why
+
+
+def test_where_a_few_placements_are_asked_for_no_more_are_tried() -> None:
+    cluster, model = parse_cluster(CLUSTER, "c.yaml"), towers()
+    cost = CostModel(cluster, model, build_graph(model))
+    never = time.monotonic() + 3600
+    whole = search_sets(cost, Limits(), None, 0.0, never)
+    assert whole.in_time and whole.statistics["set_shapes"] > 1
+    one = search_sets(cost, Limits(), None, 0.0, never, most_placements=1)
+    assert one.in_time and one.statistics["set_shapes"] == 1
+    assert 0 < one.bound <= whole.bound * (1 + 1e-9)
 
 
 def test_equal_inputs_give_equal_plans() -> None:

@@ -1,0 +1,140 @@
+"""Optimizer states in host memory: who may keep them there, what the host holds, how long an update takes.
+
+The chip keeps weights and gradients. After the last micro-batch and its reduction a chip copies its gradients to the
+host, the optimizer runs there on its states and master weights, and the new weights come back: the three steps of
+Megatron-LM's `--optimizer-cpu-offload` (megatron/core/optimizer/cpu_offloading/README.md), without the overlap that it
+offers. In ZeRO-Offload (Ren et al., arXiv 2101.06840) the optimizer runs on the host likewise, but gradients go there
+while the backward pass makes them; here they are summed over micro-batches on the chip and copied once.
+
+The optimizer touches each state once, so the host's memory bandwidth bounds it (an assumption: a host whose cores
+cannot keep up is slower). All chips of a node update at once and share memory and its bandwidth evenly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from planner.cost.kinds import SHARDINGS
+from planner.cost.memory import held_parameters, weight_classes
+from planner.errors import Notice, Problem
+from planner.spec.cluster import DEFAULT_HOST_STAGING_BYTES_PER_S
+from planner.spec.printing import format_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from planner.cost.kinds import KindArrays
+    from planner.cost.memory import StaticMemory
+    from planner.cost.precision import Recipe, WeightClass
+    from planner.cost.sharding import Degrees
+    from planner.cost.tables import LayerTable
+    from planner.graph.layers import LayerGraph
+    from planner.spec import Cluster, ModelSpec
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["HostShare", "host_share", "offload_choices", "on_host"]
+
+
+@dataclass(frozen=True)
+class HostShare:
+    """What the host of a node gives to each of its chips.
+
+    copy_bytes_per_s: between chip and host, one direction: the chip's own link, or its share of the host's memory.
+    memory_bytes_per_s, usable_bytes: of host memory.
+    """
+
+    copy_bytes_per_s: float
+    memory_bytes_per_s: float
+    usable_bytes: float
+
+
+def host_share(cluster: Cluster, group: int) -> HostShare:
+    """A chip's share of its host:  memory and bandwidth / chips of a node."""
+    node, chip = cluster.node_groups[group], cluster.chip_of(group)
+    assert node.host_memory_bytes is not None and node.host_memory_bandwidth_bytes_per_s is not None
+    memory = node.host_memory_bandwidth_bytes_per_s / node.chips_per_node
+    copy = chip.host_staging_bytes_per_s or DEFAULT_HOST_STAGING_BYTES_PER_S
+    return HostShare(min(copy, memory), memory, node.host_memory_bytes / node.chips_per_node)
+
+
+def offload_choices(
+    cluster: Cluster, model: ModelSpec, graph: LayerGraph, group: int, notices: list[Notice], problems: list[Problem]
+) -> tuple[bool, ...]:
+    """Whether a node group may keep optimizer states on the chips (False), in host memory (True), or choose."""
+    asked = model.training.offload_optimizer
+    if asked == "never":
+        return (False,)
+    node, reason = cluster.node_groups[group], _obstacle(cluster, model, graph, group)
+    if reason is not None and asked == "always":
+        what = f"optimizer states cannot be offloaded on node group {node.name!r}"
+        fix = "allow chips to keep them (`allowed`), or leave the group idle"
+        problems.append(Problem(what, reason, fix, path="training.offload_optimizer"))
+        return ()
+    if reason is not None:
+        message = f"node group {node.name!r} keeps its optimizer states on the chips: {reason}"
+        notices.append(Notice("offload_optimizer", message))
+        return (False,)
+    chip = cluster.chip_of(group)
+    if chip.host_staging_bytes_per_s is None:
+        rate = format_rate(DEFAULT_HOST_STAGING_BYTES_PER_S)
+        message = f"{chip.name} has no host_staging; offloaded states are copied at {rate}, which errs on the slow side"
+        notices.append(Notice("host_staging", message))
+    return (True,) if asked == "always" else (False, True)
+
+
+def _obstacle(cluster: Cluster, model: ModelSpec, graph: LayerGraph, group: int) -> str | None:
+    """Why a group's chips have to keep their optimizer states."""
+    node, chip = cluster.node_groups[group], cluster.chip_of(group)
+    if not graph.is_chain:
+        return "the layers of this model branch"
+    if model.training.optimizer == "muon":
+        return "Muon's matrix products take arithmetic that no figure of the host gives"
+    if chip.unified_memory:
+        return f"{chip.name} shares its memory with the host"
+    figures = {"host_memory": node.host_memory_bytes, "host_memory_bandwidth": node.host_memory_bandwidth_bytes_per_s}
+    missing = [name for name, figure in figures.items() if figure is None]
+    return f"the group does not say its {' and '.join(missing)}" if missing else None
+
+
+_Held = tuple["KindArrays", "Recipe", "Degrees", bool, float]
+"""What a chip holds: kinds, recipe, degrees, single_stage, padding (see `held_parameters`)."""
+
+
+def on_host(table: LayerTable, static: StaticMemory, host: HostShare, held: _Held) -> LayerTable:
+    """The table of a stage whose optimizer states are in host memory. static: what stays on the chip.
+
+    host_bytes: what the update needs there.   optimizer_s:  gradients to the host, the optimizer there, weights back:
+    copied / copy rate + bytes touched / the chip's share of the host's memory bandwidth
+    """
+    recipe = held[1]
+
+    def seconds(weight_class: WeightClass, replicas: int) -> float:
+        copied, touched = recipe.copied_bytes(replicas), recipe.update_traffic(weight_class, replicas)
+        return copied / host.copy_bytes_per_s + touched / host.memory_bytes_per_s
+
+    return replace(
+        table,
+        static_bytes=static.total,
+        optimizer_s=_of_trained(held, seconds),
+        host_bytes=_of_trained(held, recipe.host_bytes),
+        usable_host_bytes=host.usable_bytes,
+    )
+
+
+def _of_trained(held: _Held, per_parameter: Callable[[WeightClass, int], float]) -> Floats:
+    """(K,) sums over the trained parameters on a chip of what one takes, by its class and its weight's replicas."""
+    import numpy as np
+
+    kinds, _, degrees, single_stage, padding = held
+    rows = kinds.weights
+    parameters = held_parameters(kinds, degrees, single_stage, padding) * rows.trained
+    each = [
+        per_parameter(weight_class, degrees.weight_replicas(SHARDINGS[sharding]))
+        for weight_class, sharding in zip(weight_classes(rows), rows.sharding, strict=True)
+    ]
+    return kinds.per_kind(rows.kind, parameters * np.array(each))
