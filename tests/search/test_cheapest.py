@@ -36,7 +36,7 @@ def real_pipelines(problem: MixedTables, schedule: str, size: int, replicas: int
             bare = bare_times(problem, setting, (its, b, stages, ends, chosen, m))
             onward, back, update = [], [], []
             for s, ((g, t), (h, u)) in enumerate(pairwise(stages)):
-                fits = t + u <= problem.groups[g].chips_per_node
+                fits = t.chips + u.chips <= problem.groups[g].chips_per_node
                 table = problem.transfer(g, t, h, u, g == h and fits, setting)
                 kind = problem.chain.kinds[ends[s] - 1]
                 onward.append(float(table.forward_s[kind]))
@@ -63,7 +63,7 @@ def test_no_real_pipeline_is_cheaper(seed: int) -> None:
     real = real_pipelines(problem, schedule, size, replicas)
     if not real or not rows.kinds:
         pytest.skip("no pipeline of two stages fits in this problem")
-    index = {(k.group, k.tensor): i for i, k in enumerate(rows.kinds)}
+    index = {(k.group, k.mode): i for i, k in enumerate(rows.kinds)}
     for _ in range(12):
         prices = np.array([draw.uniform(0.1, 2.0) for _ in rows.kinds])
         limit = draw.choice(sorted(x for x, _, _ in real)[: max(1, len(real) // 2)]) * (1 + 1e-9)
