@@ -13,6 +13,7 @@ from planner.cost.compute import (
     MEMORY_EFFICIENCY,
     NETWORK_EFFICIENCY,
 )
+from planner.cost.offload import offload_assumptions
 from planner.graph.limits import padded_vocabulary
 from planner.spec.cluster_file import DEFAULT_RESERVE
 from planner.spec.units import format_bytes, format_fraction
@@ -28,7 +29,7 @@ __all__ = ["assumptions"]
 
 def assumptions(cluster: Cluster, model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> tuple[str, ...]:
     """Only those that bear on this model and these settings. degrees: the tensor parallel degrees of the plan space."""
-    on_memory = _on_memory(model, graph, degrees)
+    on_memory = (*_on_memory(model, graph, degrees), *offload_assumptions(model.training.recompute))
     on_network = (*_on_lines(cluster), *_on_uplinks(cluster), *_on_nics(cluster))
     return (*_always(model), _on_reserve(cluster), *on_memory, *on_network, *_on_communication(model, graph))
 

@@ -17,6 +17,7 @@ __all__ = [
     "Holder",
     "LayerTable",
     "MixedProblem",
+    "Offload",
     "Problem",
     "Reduction",
     "Setting",
@@ -41,12 +42,28 @@ class Setting:
 
 
 @dataclass(frozen=True)
+class Offload:
+    """What policies that keep activations in host memory change in a table: (Q, K), zero under the other policies.
+
+    forward_s: seconds that a policy adds to the forward pass (to the backward pass: in `recompute_s`).
+    host_bytes: in host memory for each micro-batch in flight, from one chip.  usable_bytes: of host memory, a chip.
+    staging_bytes: buffers on the chip; a stage has those of its largest offloaded layer.
+    """
+
+    forward_s: Floats
+    host_bytes: Floats
+    staging_bytes: Floats
+    usable_bytes: float
+
+
+@dataclass(frozen=True)
 class LayerTable:
     """Numbers per layer kind (K) for one (node group, tensor parallel degree, setting), on one chip; Q recompute
     policies in the problem's order.
 
     forward_s, backward_input_s, backward_weight_s: (K,) seconds for one micro-batch, collectives included.
     recompute_s: (Q, K) seconds that a policy adds to the backward pass; zero for `none`.
+    offload: what beside differs between the policies, where some of them keep activations in host memory.
     static_bytes: (K,) weights, gradients, optimizer states.  saved_bytes: (Q, K) per micro-batch in flight.
     transient_bytes: (Q, K) largest working set.
     reduction_s, optimizer_s: (K,) seconds after the last micro-batch: exposed gradient reduction and optimizer step.
@@ -68,6 +85,12 @@ class LayerTable:
     usable_bytes: float
     fixed_update_s: float = 0.0
     buffer_bytes: float = 0.0
+    offload: Offload | None = None
+
+    @property
+    def added_s(self) -> Floats:
+        """(Q, K) seconds that a policy adds to both passes together."""
+        return self.recompute_s if self.offload is None else self.recompute_s + self.offload.forward_s
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from planner.cost.placement import Block
 from planner.cost.tables import Setting
 from planner.plan.assemble import memory_of, tied_layers, time_of
 from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_plan, predict
+from planner.plan.hosts import host_violations
 from planner.plan.layout import places_of, setting_of_shape
 from planner.plan.notices import stage_name
 from planner.plan.prices import price_per_hour, training_estimate
@@ -48,6 +49,7 @@ def number_violations(subject: Subject) -> Iterator[Violation]:
             yield from _differences(stage.time, time_of(breakdown), f"{place}.time", "time")
         yield from _transfer_violations(pipeline, own, where)
         yield from _pipeline_violations(pipeline, own, where)
+    yield from host_violations(subject, shapes, numbers)
     yield from _whole_violations(subject, shapes, numbers)
 
 
@@ -109,6 +111,7 @@ def _memory_violations(name: str, stage: Stage, breakdown: StageBreakdown, where
         (f"parts.{part}", stated.parts[part], actual.parts[part]) for part in stated.parts.keys() & actual.parts.keys()
     ]
     pairs.append(("usable_bytes", stated.usable_bytes, actual.usable_bytes))
+    pairs.append(("host_bytes", stated.host_bytes or 0, actual.host_bytes or 0))
     for part, says, needs in sorted(pairs):
         if abs(says - needs) > max(_SLACK_BYTES, _RELATIVE * needs):
             yield Violation("memory-numbers", f"{where}.memory.{part}", f"is {says}, the cost model says {needs}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializerFunctionWrapHandler, model_serializer
 
 from planner.plan.ranks import RankView, view_of_rank
 
@@ -93,12 +93,22 @@ class StageMemory(PlanModel):
     """The chip's memory less its reserve."""
     parts: dict[str, Bytes]
     """Bytes by purpose: weights, gradients, optimizer, activations (of all micro-batches in flight), transient (the
-    largest working set) and buffers (what neighbours send)."""
+    largest working set), buffers (what neighbours send) and, with offloaded layers, staging (on the way to host memory
+    and back)."""
+    host_bytes: Bytes | None = None
+    """Activations of all micro-batches in flight that one chip has in host memory; absent without offloaded layers."""
 
     @property
     def is_tight(self) -> bool:
         """Less than a tenth of what is usable is left: fragmentation or a library's buffer may be too much."""
         return self.peak_bytes > (1 - TIGHT_FRACTION) * self.usable_bytes
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        document: dict[str, Any] = handler(self)
+        if self.host_bytes is None:
+            document.pop("host_bytes", None)
+        return document
 
 
 class StageTime(PlanModel):
@@ -118,6 +128,18 @@ class StageTime(PlanModel):
     """Optimizer step."""
     communication_s: Seconds = 0.0
     """Collectives inside the layers, both ways; a part of the first four."""
+    offload_forward_s: Seconds = 0.0
+    """Waiting for activations on their way to host memory; a part of `forward_s`. Absent: 0."""
+    offload_backward_s: Seconds = 0.0
+    """Waiting for activations on their way back; a part of `backward_input_s`. Absent: 0."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        document: dict[str, Any] = handler(self)
+        for key in ("offload_forward_s", "offload_backward_s"):
+            if not document.get(key):
+                document.pop(key, None)
+        return document
 
 
 class Stage(PlanModel):
@@ -137,8 +159,11 @@ class Stage(PlanModel):
     """Chips that share each sequence."""
     expert_parallel: Count = 1
     """Chips over which routed experts are spread."""
-    recompute: dict[str, Literal["selective", "full"]] = Field(default_factory=dict)
-    """Layers that keep less than everything for the backward pass; layers that are not named keep all."""
+    recompute: dict[str, Literal["selective", "full", "offload", "selective_offload", "full_offload"]] = Field(
+        default_factory=dict
+    )
+    """Layers that keep less than everything for the backward pass, or keep it in host memory (`offload`: all that they
+    would keep, `selective_offload` and `full_offload`: what the policy keeps); layers that are not named keep all."""
     in_flight: Count
     """Micro-batches whose activations the stage holds at its peak."""
     ranks: Annotated[tuple[Annotated[tuple[Index, ...], Field(min_length=1)], ...], Field(min_length=1)]

@@ -300,15 +300,18 @@ def choose_policies(
     """
     table, options = leaf.table(stage), leaf.options(stage)
     num_policies = table.recompute_s.shape[0]
-    fastest = table.recompute_s.argmin(axis=0)
+    fastest = table.added_s.argmin(axis=0)
     chosen = [[0] * num_policies for _ in counts]
     for k, n in enumerate(counts):
         chosen[k][int(fastest[k])] = n
     exchanges = options.whole_exchanges()
-    for kind, source, target in exchanges:
-        _exchange(leaf, stage, chosen, (kind, source, target), received)
+    for step in (*exchanges, *options.exchanges_on_chip):
+        _exchange(leaf, stage, chosen, step, received)
     if leaf.fits(stage, _frozen(chosen), received):
         return _frozen(chosen)
+    exchanges = options.exchanges_on_chip or exchanges
+    if table.offload is not None:
+        chosen = [[n if q == fastest[k] else 0 for q in range(num_policies)] for k, n in enumerate(counts)]
     for kind, source, target in exchanges:
         chosen[kind][target] += chosen[kind][source]
         chosen[kind][source] = 0
@@ -338,6 +341,19 @@ def _exchange(leaf: Leaf, stage: int, chosen: list[list[int]], step: tuple[int, 
         missing = leaf.peak_bytes(stage, _frozen(chosen), received) - table.usable_bytes
         if missing <= 0:
             return
-        n = min(chosen[kind][source], max(1, int(missing / freed)))
+        n = min(chosen[kind][source], max(1, int(missing / freed)), _host_room(leaf, stage, chosen, step))
+        if n < 1:
+            return
         chosen[kind][source] -= n
         chosen[kind][target] += n
+
+
+def _host_room(leaf: Leaf, stage: int, chosen: list[list[int]], step: tuple[int, int, int]) -> int:
+    """Layers whose exchange the host's memory still has room for."""
+    kind, source, target = step
+    host = leaf.table(stage).offload
+    if host is None or host.usable_bytes == float("inf"):
+        return sum(chosen[kind])
+    more = leaf.in_flight[stage] * float(host.host_bytes[target, kind] - host.host_bytes[source, kind])
+    left = host.usable_bytes - leaf.host_bytes(stage, _frozen(chosen))
+    return sum(chosen[kind]) if more <= 0 else max(0, int(left / more))

@@ -55,6 +55,9 @@ class NodeGroup(SpecModel):
     reserve_bytes: Annotated[int, Field(ge=0)]
     """Memory of each chip that the planner leaves free."""
 
+    host_memory_bytes: Annotated[int, Field(ge=0)] | None = None
+    """Memory of a node's host that activations may be offloaded to; None: not limited."""
+
     price_per_chip_hour: Annotated[float, Field(ge=0)] = 0.0
     """Price in the cluster's currency; 0 where none is given."""
 
@@ -80,7 +83,7 @@ class NodeGroup(SpecModel):
 
     @model_serializer(mode="wrap")
     def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(handler(self), "nic_affinity")
+        return _without(handler(self), "nic_affinity", "host_memory_bytes")
 
 
 class LinkPath(SpecModel):
@@ -229,10 +232,11 @@ class Cluster(SpecModel):
     __hash__ = None  # type: ignore[assignment]
 
 
-def _without(document: dict[str, Any], key: str) -> dict[str, Any]:
-    """A document in which `key` only stands when there is something: what says nothing new stays as it always was."""
-    if document.get(key) is None:
-        document.pop(key, None)
+def _without(document: dict[str, Any], *keys: str) -> dict[str, Any]:
+    """A document in which each key only stands when there is something: what says nothing stays as it always was."""
+    for key in keys:
+        if document.get(key) is None:
+            document.pop(key, None)
     return document
 
 

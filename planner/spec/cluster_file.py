@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
-from planner.spec.base import Name, Price, SpecModel, Text, Title, filled, refusal, whole_number
+from planner.spec.base import MemoryBytes, Name, Price, SpecModel, Text, Title, filled, refusal, whole_number
 from planner.spec.kinds import QuantityError
 from planner.spec.links import Link, Sites
 from planner.spec.nic_affinity import NicAffinityEntry
@@ -85,6 +85,10 @@ class NodeGroupEntry(SpecModel):
 
     reserve: _Reserve | None = Field(default=None, examples=["6 %"])
     """Memory of each chip that stays free: `6 %` or `4 GiB`. Absent: the cluster's reserve."""
+
+    host_memory: MemoryBytes | None = Field(default=None, examples=["1 TiB"])
+    """Memory of a node's host that activations may be offloaded to, e.g. `1 TiB`; each chip has an equal share. Absent:
+    not limited, and a plan that may offload says so."""
 
 
 class ClusterFile(SpecModel):

@@ -83,6 +83,7 @@ class _Reader:
             nic_affinity=affinity,
             intra_node=intra_node,
             reserve_bytes=reserve,
+            host_memory_bytes=entry.host_memory,
         )
 
     def _link(

@@ -58,7 +58,7 @@ training:
   # precision: bf16                  # bf16, fp16, fp32, fp8
   # optimizer: adamw                 # adamw, sgd, adafactor, muon; states in fp32
   # zero: 1                          # 0, 1, 2, 3
-  # recompute: [none, selective, full]
+  # recompute: [none, selective, full]   # more: offload, selective_offload, full_offload
   # schedules: [1f1b]                # gpipe, 1f1b, eager_1f1b
   # tokens: 15 T tokens              # no default; turns a plan into days and total cost
 

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 from planner.search.driver import SearchSettings, search
-from tests.search.small_problems import best_by_enumeration, random_problem
+from tests.search.small_problems import TableProblem, best_by_enumeration, random_offload_problem, random_problem
 
+SLOW = pytest.mark.slow
 TOLERANCE = 2e-6
 """`gap` 0 asks for the optimum to 1e-6."""
 
 
-def compare(seed: int, solver: str) -> None:
-    problem = random_problem(seed)
+def compare(seed: int, solver: str, problem: TableProblem | None = None) -> None:
+    problem = random_problem(seed) if problem is None else problem
     prices = tuple(g.price for g in problem.groups) if seed % 5 == 4 else None
     best = best_by_enumeration(problem, prices)
     outcome = search(problem, SearchSettings(gap=0.0, time_limit_s=120, price_per_chip_s=prices, solver=solver))  # type: ignore[arg-type]
@@ -36,6 +38,25 @@ def compare(seed: int, solver: str) -> None:
 def test_search_equals_exhaustive_enumeration(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 25):
         compare(seed, "highs")
+
+
+@pytest.mark.parametrize("first_seed", [*range(0, 75, 25), *(pytest.param(s, marks=SLOW) for s in range(75, 300, 25))])
+def test_search_equals_exhaustive_enumeration_where_layers_may_be_offloaded(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 25):
+        compare(seed, "highs", random_offload_problem(seed))
+
+
+def test_offloading_decides_some_of_these_instances() -> None:
+    # with tight memory in every second one: plans that only fit, or are faster, because of host memory
+    better = 0
+    for seed in range(0, 80, 2):
+        problem = random_offload_problem(seed)
+        without = random_offload_problem(seed)
+        for key, table in without.tables.items():
+            assert table.offload is not None
+            without.tables[key] = replace(table, offload=replace(table.offload, usable_bytes=0.0))
+        better += best_by_enumeration(problem) < best_by_enumeration(without) * (1 - 1e-9)
+    assert better >= 5
 
 
 @pytest.mark.slow

@@ -16,11 +16,16 @@ from planner.search.baselines.accounts import Replay
 from planner.search.baselines.results import rate_at_bound
 
 if TYPE_CHECKING:
-    from planner.cost.tables import Chain, ChipGroup, LayerTable, Problem, Setting, TransferTable
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from planner.cost.tables import Chain, ChipGroup, LayerTable, Offload, Problem, Setting, TransferTable
     from planner.plan import Plan
     from planner.search.baselines.budget import Budget, Watch
     from planner.search.solve import SolveOptions
     from planner.spec import Cluster, ModelSpec
+
+    Floats = NDArray[np.float64]
 
 __all__ = ["CHANGES", "Change", "DividedLayers", "FreeRecompute", "FreeTransfers", "Rate", "Side", "rate_under"]
 
@@ -84,11 +89,14 @@ class FreeTransfers(_Changed):
 
 
 class FreeRecompute(_Changed):
-    """Recompute takes no time; what it frees it frees."""
+    """Recompute and copies to host memory take no time; what they free they free."""
 
     def table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
         table = self.base.table(group, tensor, setting)
-        return None if table is None else replace(table, recompute_s=0.0 * table.recompute_s)
+        if table is None:
+            return None
+        offload = table.offload and replace(table.offload, forward_s=0.0 * table.offload.forward_s)
+        return replace(table, recompute_s=0.0 * table.recompute_s, offload=offload)
 
 
 class UnlimitedMemory(_Changed):
@@ -136,7 +144,13 @@ class DividedLayers(_Changed):
             saved_bytes=table.saved_bytes * part,
             reduction_s=table.reduction_s * part,
             optimizer_s=table.optimizer_s * part,
+            offload=None if table.offload is None else _divided(table.offload, part),
         )
+
+
+def _divided(offload: Offload, part: Floats) -> Offload:
+    """Copies of pieces of layers; the staging buffers stay whole."""
+    return replace(offload, forward_s=offload.forward_s * part, host_bytes=offload.host_bytes * part)
 
 
 @dataclass(frozen=True)
