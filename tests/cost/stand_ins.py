@@ -45,6 +45,7 @@ class Chip:
     memory_bandwidth_bytes_per_s: float | None = 1000.0 * GB
     intra_node: Interconnect | None = Interconnect(100 * GB)
     host_staging_bytes_per_s: float | None = None
+    chips_per_host_link: int | None = None
     measured: Measured | None = None
     efficiency: Efficiency | None = Efficiency()
 
@@ -58,6 +59,7 @@ class NodeGroup:
     nic: Interconnect | None = Interconnect(10 * GB)
     intra_node: Interconnect | None = Interconnect(100 * GB)
     reserve_bytes: int = 0
+    host_memory_bytes: int | None = None
     price_per_chip_hour: float = 0.0
     nic_affinity: None = None
 

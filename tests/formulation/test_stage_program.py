@@ -49,6 +49,19 @@ working__s0__r1__q1: - used__s0__r1__q1 + working__s0 >= 0.5
 working__s1__r1__q1: - used__s1__r1__q1 + working__s1 >= 0.5
 working__s1__r2__q0: - 1.5 used__s1__r2__q0 + working__s1 >= 0.5
 """,
+    # with 10 GiB of host memory: an offloaded layer has 3 GiB there, for each of two micro-batches on stage 0;
+    # embedding and head have 1
+    "limit_host_memory": """
+host__s0: 2 take__s0__r0__q2 + 6 take__s0__r1__q2 <= 10
+host__s1: 3 take__s1__r1__q2 + take__s1__r2__q2 <= 10
+""",
+    # both ways at once: 6 GiB of buffers for a layer, 2 for embedding and head
+    "hold_staging": """
+staging__s0__r0__q2: staging__s0 - 2 used__s0__r0__q2 >= 0
+staging__s0__r1__q2: staging__s0 - 6 used__s0__r1__q2 >= 0
+staging__s1__r1__q2: staging__s1 - 6 used__s1__r1__q2 >= 0
+staging__s1__r2__q2: staging__s1 - 2 used__s1__r2__q2 >= 0
+""",
     # stage 0 alone, m = 4, k = 2, no way round: 3 (F + B) + F + B + update = 4 x 3 + 1 = 13 s an embedding (4.33
     # units), 4 x 6 + 0.5 = 24.5 s a layer,
     # 4 x 8 + 0.5 = 32.5 s a recomputed one; the constant is the fixed update of 0.125 s
@@ -64,18 +77,25 @@ FAMILIES = {
     "limit_memory": ("memory",),
     "hold_working_set": ("use", "working"),
     "bound_step": ("step",),
+    "limit_host_memory": ("host",),
+    "hold_staging": ("staging",),
 }
 
 
-def tiny_program() -> StageProgram:
-    leaf = tiny_leaf()
+ON_HOST = ("limit_host_memory", "hold_staging")
+"""Families of leaves whose layers may be offloaded."""
+
+
+def tiny_program(host_gib: float | None = None) -> StageProgram:
+    leaf = tiny_leaf(host_gib=host_gib)
     rows = window_rows(leaf.micro_batches, leaf.in_flight, 0, 0)[:1]
     return build_program(leaf, Windows.whole(leaf), 1000.0, rows)
 
 
 @pytest.mark.parametrize("family", GOLDENS)
 def test_constraint_family_reads_as_its_golden(family: str) -> None:
-    assert family_as_text(tiny_program().lp, *FAMILIES[family]) == GOLDENS[family].strip()
+    m = tiny_program(10.0 if family in ON_HOST else None)
+    assert family_as_text(m.lp, *FAMILIES[family]) == GOLDENS[family].strip()
 
 
 def test_pinned_stages_have_their_number_of_layers() -> None:
@@ -94,6 +114,19 @@ def test_transfer_times_follow_the_kind_before_the_cut() -> None:
     m = tiny_program()
     assert m.send_forward[0].constant == pytest.approx(0.5 / 3)
     assert expression(m.send_forward[0].items()) == "- 0.0833333 started__s0__r1"
+
+
+def test_offloaded_layers_take_memory_and_time_where_they_wait() -> None:
+    # on stage 0: static 2 GiB, nothing for micro-batches; 4 x (2.5 + 5) + 0.5 = 30.5 s of a layer (10.17 units)
+    m = tiny_program(10.0)
+    memory, step = family_as_text(m.lp, "memory"), family_as_text(m.lp, "step")
+    assert "memory__s0: staging__s0 + 6 take__s0__r0__q0 + 4 take__s0__r0__q2 + 8 take__s0__r1__q0" in memory
+    assert "+ 2 take__s0__r1__q2 + working__s0 <= 19" in memory
+    assert "- 10.1667 take__s0__r1__q2" in step
+
+
+def test_host_memory_without_a_limit_has_no_rows() -> None:
+    assert family_as_text(tiny_program(float("inf")).lp, "host") == ""
 
 
 def test_without_memory_pressure_no_recompute_is_offered() -> None:
