@@ -69,7 +69,7 @@ def test_recompute_beats_offloading_on_a_slow_host_link_and_narrow_layers() -> N
 
 def test_a_model_fits_that_does_not_fit_with_everything_recomputed() -> None:
     # 131,072 tokens of 8192 elements: 32 checkpoints of 0.25 GiB, of which host memory takes all
-    with pytest.raises(InfeasibleError):
+    with pytest.raises(InfeasibleError, match=r"it fits with: .*recompute: full_offload allowed"):
         plan_of(ON_CHIP, WIDE, 131072, memory="74 GiB")
     plan = plan_of(ALL, WIDE, 131072, memory="74 GiB")
     assert sum(n for policy, n in used(plan).items() if policy.endswith("offload")) >= 16
@@ -82,6 +82,11 @@ def test_host_memory_is_a_limit() -> None:
     assert (free_stage.memory.host_bytes or 0) > parse_bytes("7.5 GiB") >= (stage.memory.host_bytes or 0) > 0
     assert limited.prediction.step_time_s > free.prediction.step_time_s
     assert {w.code for w in free.warnings} - {w.code for w in limited.warnings} == {"host-memory"}
+
+
+def test_host_memory_is_named_where_it_is_what_nothing_fits_for() -> None:
+    with pytest.raises(InfeasibleError, match=r"it fits with: .*more host_memory"):
+        plan_of("offload", WIDE, 32768, host=", host_memory: 1 GiB")
 
 
 def test_without_any_host_memory_the_plan_is_that_of_recompute() -> None:
