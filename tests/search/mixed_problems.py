@@ -16,7 +16,7 @@ import numpy as np
 
 from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
-from planner.cost.tables import Chain, ChipGroup, Holder, LayerTable, Reduction, Setting, TransferTable
+from planner.cost.tables import Chain, ChipGroup, Holder, LayerTable, Offload, Reduction, Setting, TransferTable
 
 GIB = 2.0**30
 
@@ -77,6 +77,11 @@ class MixedTables:
         usable = (r.uniform(1.2, 4.0) if self.tight else 1000.0) * self.chain.num_layers / 2 * GIB
         least = self.least_reduction(group, tensor, d)
         rings = 1.0 if setting.mixed else self.draw("ring", group, tensor, d).uniform(1.0, 1.4)
+        offload = None
+        if "offload" in self.policies:  # of what the second policy adds, 0.4 are forward
+            host = np.outer([0.0, 1.0], saved)
+            offload = Offload(0.4 * np.outer(extra, forward), host, 0.05 * host, (r.choice([2.0, 1e9])) * GIB)
+            extra = 0.6 * extra
         return LayerTable(
             forward,
             backward * 0.5,
@@ -90,6 +95,7 @@ class MixedTables:
             0.0 if setting.single_stage else 0.1 * GIB,
             usable,
             least.fixed_s * rings,
+            offload=offload,
         )
 
     def least_reduction(self, group: int, tensor: int, replicas: int) -> Reduction:
@@ -114,6 +120,13 @@ class MixedTables:
         sharing = 1 if setting.mixed or source == target else setting.data_parallel
         kinds = [slow * sharing * r.uniform(0.8, 1.0) for _ in self.chain.kind_names]
         return TransferTable(np.array(kinds), np.array(kinds) * r.uniform(0.5, 1.0))
+
+
+def with_offload(problem: MixedTables) -> MixedTables:
+    """The same pools and layers with `offload` as the second policy: time that it adds is divided over both passes in
+    one proportion, so that the least time is also the least in each.
+    """
+    return replace(problem, policies=("none", "offload"))
 
 
 def random_mixed_problem(seed: int) -> MixedTables:
@@ -194,13 +207,18 @@ def recompute(problem, setting, stages, ends, held):  # type: ignore[no-untyped-
         ]
         for choice in product(*options):
             size = table.fixed_bytes + sum(n * table.static_bytes[i] for i, n in counts.items())
-            cost, work = 0.0, 0.0
+            cost, work, staging, on_host = 0.0, 0.0, 0.0, 0.0
             for i, row in enumerate(choice):
                 for q, n in enumerate(row):
                     size += n * k * table.saved_bytes[q, i]
                     cost += n * table.recompute_s[q, i]
                     work = max(work, table.transient_bytes[q, i] if n else 0.0)
-            if size + work <= table.usable_bytes and (best is None or cost < best[0]):
+                    if table.offload is not None and n:
+                        staging = max(staging, table.offload.staging_bytes[q, i])
+                        on_host += n * k * table.offload.host_bytes[q, i]
+            if table.offload is not None and on_host > table.offload.usable_bytes:
+                continue
+            if size + work + staging <= table.usable_bytes and (best is None or cost < best[0]):
                 best = (cost, choice)
         if best is None:
             return None
@@ -215,7 +233,11 @@ def bare_times(problem: MixedTables, setting: Setting, pipe: Pipe) -> ChainTimes
     for s, (g, t) in enumerate(stages):
         table = problem.table(g, t, setting)
         layers = problem.chain.kinds[ends[s - 1] if s else 0 : ends[s]]
-        forward.append(sum(float(table.forward_s[k]) for k in layers))
+        waits = 0.0
+        if table.offload is not None:
+            added = table.offload.forward_s
+            waits = sum(n * float(added[q, k]) for k, row in enumerate(chosen[s]) for q, n in enumerate(row))
+        forward.append(sum(float(table.forward_s[k]) for k in layers) + waits)
         again = sum(n * float(table.recompute_s[q, k]) for k, row in enumerate(chosen[s]) for q, n in enumerate(row))
         backward.append(sum(float(table.backward_input_s[k] + table.backward_weight_s[k]) for k in layers) + again)
     nothing = [0.0] * (len(stages) - 1)
