@@ -13,7 +13,7 @@ from planner.cost.compute import (
     MEMORY_EFFICIENCY,
     NETWORK_EFFICIENCY,
 )
-from planner.cost.offload import offload_assumptions
+from planner.cost.host_copies import offload_assumptions
 from planner.graph.limits import padded_vocabulary
 from planner.spec.cluster_file import DEFAULT_RESERVE
 from planner.spec.units import format_bytes, format_fraction

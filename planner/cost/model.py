@@ -10,6 +10,7 @@ from planner.cost.breakdown import StageBreakdown, StageMemory, StageTime
 from planner.cost.communication import limited
 from planner.cost.compute import chip_rates
 from planner.cost.figures import require_figures, usable_groups, wholly_measured
+from planner.cost.host_copies import NOTHING_OFFLOADED, host_copies, offload_notices
 from planner.cost.kinds import kind_arrays
 from planner.cost.layer_time import chosen_times, collective_times, compute_times, measured_times
 from planner.cost.links import (
@@ -28,7 +29,6 @@ from planner.cost.memory import (
     static_memory,
     transient_bytes,
 )
-from planner.cost.offload import NOTHING_OFFLOADED, host_copies, offload_notices
 from planner.cost.policies import POLICIES, offloads
 from planner.cost.precision import recipe_of
 from planner.cost.sharding import Degrees
@@ -47,10 +47,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from planner.cost.compute import ChipRates
+    from planner.cost.host_copies import HostCopies
     from planner.cost.layer_time import LayerTimes
     from planner.cost.links import GroupLinks
     from planner.cost.memory import StaticMemory
-    from planner.cost.offload import HostCopies
     from planner.cost.tables import Chain, ChipGroup, Holder, Setting
     from planner.errors import Notice
     from planner.graph.layers import LayerGraph

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from planner.errors import Notice
-from planner.spec.base import Bandwidth, Count, Latency, Name, SpecModel
+from planner.spec.base import Bandwidth, Count, Latency, MemoryBytes, Name, SpecModel
 from planner.spec.links import Link, LinkFigures, Sites, Transport
 from planner.spec.nic_affinity import NicAffinity
 from planner.spec.profile import Chip, Interconnect
@@ -55,8 +55,8 @@ class NodeGroup(SpecModel):
     reserve_bytes: Annotated[int, Field(ge=0)]
     """Memory of each chip that the planner leaves free."""
 
-    host_memory_bytes: Annotated[int, Field(ge=0)] | None = None
-    """Memory of a node's host that activations may be offloaded to; None: not limited."""
+    host_memory_bytes: MemoryBytes | None = None
+    """Memory of one node's host that training may use. None: not known."""
 
     price_per_chip_hour: Annotated[float, Field(ge=0)] = 0.0
     """Price in the cluster's currency; 0 where none is given."""

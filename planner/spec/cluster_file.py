@@ -86,9 +86,9 @@ class NodeGroupEntry(SpecModel):
     reserve: _Reserve | None = Field(default=None, examples=["6 %"])
     """Memory of each chip that stays free: `6 %` or `4 GiB`. Absent: the cluster's reserve."""
 
-    host_memory: MemoryBytes | None = Field(default=None, examples=["1 TiB"])
-    """Memory of a node's host that activations may be offloaded to, e.g. `1 TiB`; each chip has an equal share. Absent:
-    not limited, and a plan that may offload says so."""
+    host_memory_bytes: MemoryBytes | None = Field(default=None, alias="host_memory", examples=["1.5 TiB"])
+    """Memory of one node's host that training may use, all its chips together, each an equal share: for activations
+    that are offloaded. Absent: not limited, and a plan that may offload them says so."""
 
 
 class ClusterFile(SpecModel):

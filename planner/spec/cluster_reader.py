@@ -83,7 +83,7 @@ class _Reader:
             nic_affinity=affinity,
             intra_node=intra_node,
             reserve_bytes=reserve,
-            host_memory_bytes=entry.host_memory,
+            host_memory_bytes=entry.host_memory_bytes,
         )
 
     def _link(

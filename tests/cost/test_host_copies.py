@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from planner.cost.host_copies import copy_rate
 from planner.cost.model import CostModel
-from planner.cost.offload import copy_rate
 from planner.cost.tables import LayerTable, Setting
 from planner.graph.layers import Collective
 from tests.cost.stand_ins import Chip, NodeGroup, cluster_of, cost_model, graph_of, matmul_layer
