@@ -34,6 +34,7 @@ __all__ = [
     "copy_rate",
     "copy_waits",
     "host_copies",
+    "host_share_bytes",
     "offload_assumptions",
     "offload_notices",
 ]
@@ -104,14 +105,24 @@ class HostCopies(NamedTuple):
         return OnHost(*waits, in_flight * stored, staging)
 
 
+def host_share_bytes(chip: Chip, group: NodeGroup) -> float:
+    """Host memory that each chip of a group may fill:  host_memory / chips of the node; inf where it is not given.
+
+    Nothing where the chip's memory is the host's: moving bytes inside it frees none.
+    """
+    if chip.unified_memory:
+        return 0.0
+    memory = group.host_memory_bytes
+    return float("inf") if memory is None else memory / group.chips_per_node
+
+
 def host_copies(moved: Floats, arithmetic: LayerTimes, chip: Chip, group: NodeGroup) -> HostCopies:
     """What moving (Q, K) bytes of each micro-batch to host memory and back means for stages of a group.
 
     staging: a layer's bytes once each way, since in 1F1B the copy out of one micro-batch may still run while that of
-    the next backward comes in.  A chip's share of the host's memory:  host_memory / chips of the node.
+    the next backward comes in.
     """
-    memory = group.host_memory_bytes
-    share = float("inf") if memory is None else memory / group.chips_per_node
+    share = host_share_bytes(chip, group)
     out, back = copy_waits(moved, arithmetic, copy_rate(chip))
     return HostCopies(out, back, Offload(out, moved, 2 * moved, share))
 
@@ -137,6 +148,11 @@ def offload_notices(cluster: Cluster, used: Sequence[bool], policies: Sequence[s
         return []
     groups = [group for group, wanted in zip(cluster.node_groups, used, strict=True) if wanted]
     notices = []
+    unified = sorted({group.chip for group in groups if cluster.chips[group.chip].unified_memory})
+    if unified:
+        message = f"{', '.join(unified)}: memory is shared with the host, so that nothing is offloaded there"
+        notices.append(Notice("unified-memory", message))
+        groups = [group for group in groups if group.chip not in unified]
     chips = {group.chip: cluster.chips[group.chip] for group in groups}
     unknown = sorted(name for name, chip in chips.items() if chip.host_staging_bytes_per_s is None)
     if unknown:

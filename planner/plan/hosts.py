@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from planner.cost.host_copies import host_share_bytes
 from planner.plan.violation import Subject, Violation
 
 if TYPE_CHECKING:
@@ -38,8 +39,8 @@ def host_violations(
 
     for (index, node), needed in sorted(host_bytes_of_nodes(shapes, numbers).items()):
         group = subject.cluster.node_groups[index]
-        limit = group.host_memory_bytes
-        if limit is not None and needed > limit + group.chips_per_node:
+        limit = host_share_bytes(subject.cluster.chip_of(index), group) * group.chips_per_node
+        if needed > limit + group.chips_per_node:
             message = (
                 f"node {node} of {group.name} needs {format_bytes(needed)} of host memory, it has"
                 f" {format_bytes(limit)}: {format_bytes(needed - limit)} too much"

@@ -46,6 +46,7 @@ class Chip:
     intra_node: Interconnect | None = Interconnect(100 * GB)
     host_staging_bytes_per_s: float | None = None
     chips_per_host_link: int | None = None
+    unified_memory: bool = False
     measured: Measured | None = None
     efficiency: Efficiency | None = Efficiency()
 

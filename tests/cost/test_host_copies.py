@@ -143,6 +143,16 @@ def test_an_unknown_rate_is_that_of_pcie_3_and_a_notice_says_so() -> None:
     assert "host_memory of a is not given" in notices["host-memory"]
 
 
+def test_memory_that_is_shared_with_the_host_is_not_freed_by_moving_it() -> None:
+    chip = Chip(unified_memory=True)
+    cost = cost_model(cluster_of(chips=(chip,)), recompute=ALL)
+    table = table_of(cost)
+    assert table.offload is not None and table.offload.usable_bytes == 0
+    notices = {notice.code: notice.message for notice in cost.excluded}
+    assert notices["unified-memory"] == "ideal: memory is shared with the host, so that nothing is offloaded there"
+    assert not {"host-staging", "host-link", "host-memory"} & set(notices)
+
+
 def test_nothing_is_assumed_where_everything_is_given() -> None:
     group = NodeGroup("a", host_memory_bytes=10**12)
     codes = {notice.code for notice in model_with(1e9, group, link=1).excluded}

@@ -52,6 +52,12 @@ def test_a_node_whose_host_memory_is_too_small_is_found() -> None:
     assert "node 0 of fast needs" in violation.render() and "it has 10.0 MiB" in violation.render()
 
 
+def test_offloading_where_the_chip_has_the_hosts_memory_is_found() -> None:
+    unified = CLUSTER.replace("quick: {memory: 16 GiB,", "quick: {memory: 16 GiB, unified_memory: true,")
+    (violation,) = check_plan(offloading_plan(unified))
+    assert violation.code == "host-memory" and "it has 0 B" in violation.render()
+
+
 def test_wrong_host_numbers_are_found() -> None:
     plan = offloading_plan()
     memory = plan.model_dump(mode="json")["islands"][0]["pipelines"][0]["stages"][0]["memory"]
