@@ -40,14 +40,14 @@ __all__ = [
 ]
 
 
-def copy_rate(chip: Chip) -> float:
+def copy_rate(chip: Chip, group: NodeGroup) -> float:
     """Bytes/s of a copy between one chip and host memory, one direction, while every chip of the node copies:
 
-    host_staging / chips on one host link
+    host_staging / chips on one host link, of those that the node has
     """
     rate = chip.host_staging_bytes_per_s
     rate = DEFAULT_HOST_STAGING_BYTES_PER_S if rate is None else rate
-    return rate / (chip.chips_per_host_link or 1)
+    return rate / min(chip.chips_per_host_link or 1, group.chips_per_node)
 
 
 def copy_waits(moved: Floats, arithmetic: LayerTimes, bytes_per_s: float) -> tuple[Floats, Floats]:
@@ -123,7 +123,7 @@ def host_copies(moved: Floats, arithmetic: LayerTimes, chip: Chip, group: NodeGr
     the next backward comes in.
     """
     share = host_share_bytes(chip, group)
-    out, back = copy_waits(moved, arithmetic, copy_rate(chip))
+    out, back = copy_waits(moved, arithmetic, copy_rate(chip, group))
     return HostCopies(out, back, Offload(out, moved, 2 * moved, share))
 
 

@@ -53,6 +53,12 @@ def test_chips_on_one_host_link_share_it() -> None:
     assert added(2 * 8000 / (25 * MS), "offload", link=2) == pytest.approx((15 * MS, 5 * MS))
 
 
+def test_a_host_link_has_no_more_chips_than_the_node() -> None:
+    chip = Chip(host_staging_bytes_per_s=12e9, chips_per_host_link=4)
+    rates = [copy_rate(chip, NodeGroup("a", chips_per_node=n)) for n in (1, 2, 8)]  # type: ignore[arg-type]
+    assert rates == [12e9, 6e9, 3e9]
+
+
 def test_a_checkpoint_on_the_host_is_recomputed_from_as_well() -> None:
     # 2,000 bytes in 15 ms: 5 ms more than the forward pass; the backward pass has 10 ms more work and hides it all
     cost = model_with(2000 / (15 * MS), graph=graph_of(*(rerun(f"layers.{i}") for i in range(4))))
@@ -136,7 +142,7 @@ def test_other_policies_have_the_same_numbers_beside_offload() -> None:
 
 
 def test_an_unknown_rate_is_that_of_pcie_3_and_a_notice_says_so() -> None:
-    assert copy_rate(Chip()) == 12e9  # type: ignore[arg-type]
+    assert copy_rate(Chip(), NodeGroup("a")) == 12e9  # type: ignore[arg-type]
     notices = {notice.code: notice.message for notice in model_with(None).excluded}
     assert notices["host-staging"].startswith("host_staging of ideal is not known; activations are offloaded at 12")
     assert "chips_per_host_link of ideal is not known" in notices["host-link"]
