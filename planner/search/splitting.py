@@ -12,6 +12,8 @@ from planner.search.leaf import Leaf, Split
 from planner.search.links import waits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -298,6 +300,8 @@ def choose_policies(
     received: elements that the stage receives (`Leaf.received`).
     Cheapest exchanges first; if that fails, everything at its most frugal and back towards the fastest while it fits.
     """
+    import numpy as np
+
     table, options = leaf.table(stage), leaf.options(stage)
     num_policies = table.recompute_s.shape[0]
     fastest = table.added_s.argmin(axis=0)
@@ -309,9 +313,21 @@ def choose_policies(
         _exchange(leaf, stage, chosen, step, received)
     if leaf.fits(stage, _frozen(chosen), received):
         return _frozen(chosen)
-    exchanges = options.exchanges_on_chip or exchanges
-    if table.offload is not None:
-        chosen = [[n if q == fastest[k] else 0 for q in range(num_policies)] for k, n in enumerate(counts)]
+    if table.offload is None:
+        return _from_frugal(leaf, stage, chosen, exchanges, received)
+    on_chip = np.where(table.offload.host_bytes > 0, np.inf, table.added_s).argmin(axis=0)
+    for first, steps in ((on_chip, options.exchanges_on_chip), (fastest, exchanges)):
+        chosen = [[n if q == first[k] else 0 for q in range(num_policies)] for k, n in enumerate(counts)]
+        found = _from_frugal(leaf, stage, chosen, steps, received)
+        if found is not None:
+            return found
+    return None
+
+
+def _from_frugal(
+    leaf: Leaf, stage: int, chosen: list[list[int]], exchanges: Sequence[tuple[int, int, int]], received: float
+) -> tuple[tuple[int, ...], ...] | None:
+    """Every exchange made, and taken back layer by layer while the stage fits; None when it never does."""
     for kind, source, target in exchanges:
         chosen[kind][target] += chosen[kind][source]
         chosen[kind][source] = 0

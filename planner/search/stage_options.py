@@ -147,10 +147,13 @@ class StageOptions:
         """Recompute steps along each kind's lower convex hull of (saved bytes, seconds), cheapest second per byte
         first. left_out: (Q, K) policies that are none to change to.
         """
+        import numpy as np
+
         steps: list[_Exchange] = []
         recompute, saved = self._added, self.table.saved_bytes
         for kind in range(recompute.shape[1]):
-            point = int(self._cheapest[kind])
+            first = recompute[:, kind] if left_out is None else np.where(left_out[:, kind], np.inf, recompute[:, kind])
+            point = int(first.argmin())
             while True:
                 best: tuple[float, int] | None = None
                 for q in range(recompute.shape[0]):
