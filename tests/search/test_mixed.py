@@ -102,6 +102,19 @@ def test_no_bound_is_above_the_best_mix_where_layers_may_be_offloaded(
     assert not outcome.exhausted
 
 
+@pytest.mark.parametrize("seed", [12, 13, *(pytest.param(s, marks=pytest.mark.slow) for s in (0, 18, 32, 42, 58))])
+def test_no_bound_is_above_the_best_mix_where_states_and_layers_share_host_memory(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_MOST_QUESTIONS", 300)
+    problem = with_offload(random_mixed_problem(seed, offloads=(False, True)))
+    found = search(problem, SearchSettings(gap=0.0))
+    outcome = mixes_of(problem, Start(found.leaf, found.split, found.step_time))
+    best = best_mix_by_enumeration(problem)
+    assert outcome.bound <= best * (1 + 1e-9)
+    assert best <= outcome.step_time * (1 + 1e-9)
+
+
 def test_a_mix_that_beats_every_identical_plan_is_found() -> None:
     """Among the random pools some are not divided best into equal pipelines; there the mix must win."""
     gains = 0
