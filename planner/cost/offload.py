@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from planner.cost.host_copies import copy_rate, host_share_bytes
 from planner.cost.kinds import SHARDINGS
 from planner.cost.memory import held_parameters, weight_classes
+from planner.cost.policies import offloads
 from planner.errors import Notice, Problem
 from planner.spec.cluster import DEFAULT_HOST_STAGING_BYTES_PER_S
 from planner.spec.printing import format_rate
@@ -84,7 +85,8 @@ def offload_choices(
         rate = format_rate(DEFAULT_HOST_STAGING_BYTES_PER_S)
         message = f"{chip.name} has no host_staging; offloaded states are copied at {rate}, which errs on the slow side"
         notices.append(Notice("host_staging", message))
-    if chip.chips_per_host_link is None and node.chips_per_node > 1:
+    said = any(map(offloads, model.training.recompute))  # `offload_notices` does
+    if chip.chips_per_host_link is None and node.chips_per_node > 1 and not said:
         message = f"chips_per_host_link of {chip.name} is not known; each chip is taken to have a host link alone"
         notices.append(Notice("host_link", message))
     return (True,) if asked == "always" else (False, True)
