@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-GUIDES = [README, ROOT / "docs" / "guide.md", ROOT / "docs" / "modes.md"]
+GUIDES = [README, *(ROOT / "docs" / name for name in ("guide.md", "modes.md", "offload.md"))]
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,9 @@ class ProgressLine:
 
 
 def progress_text(progress: Progress, currency: str | None = None) -> str:
-    """`12 of 50,736 candidates solved, step 12.3 s, bound 12.1 s, gap 1.6 %, 3 s`."""
+    """`12 of 50,736 candidates solved, step 12.3 s, bound 12.1 s, gap 1.6 %, 3 s`; with mixes of shapes
+    `better mixes, 240 looked at, step ...`.
+    """
     from planner.report.words import format_percent
     from planner.spec.units import format_duration
 
@@ -49,6 +51,8 @@ def progress_text(progress: Progress, currency: str | None = None) -> str:
         return format_duration(value) if currency is None else f"{value:.4g} {currency}"
 
     parts = [f"{progress.solved:,} of {progress.candidates:,} candidates solved"]
+    if progress.phase:
+        parts = [progress.phase, f"{progress.solved:,} looked at"]
     if progress.incumbent_s is not None:
         parts.append(f"step {amount(progress.incumbent_s)}")
     if progress.bound_s is not None:

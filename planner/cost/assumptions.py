@@ -13,6 +13,7 @@ from planner.cost.compute import (
     MEMORY_EFFICIENCY,
     NETWORK_EFFICIENCY,
 )
+from planner.cost.host_copies import offload_assumptions
 from planner.cost.precision import zero_levels
 from planner.graph.limits import padded_vocabulary
 from planner.spec.cluster_file import DEFAULT_RESERVE
@@ -29,7 +30,7 @@ __all__ = ["assumptions"]
 
 def assumptions(cluster: Cluster, model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> tuple[str, ...]:
     """Only those that bear on this model and these settings. degrees: the tensor parallel degrees of the plan space."""
-    on_memory = _on_memory(model, graph, degrees)
+    on_memory = (*_on_memory(model, graph, degrees), *offload_assumptions(model.training.recompute))
     on_network = (*_on_lines(cluster), *_on_uplinks(cluster), *_on_nics(cluster))
     return (*_always(model), _on_reserve(cluster), *on_memory, *on_network, *_on_communication(model, graph))
 
@@ -83,7 +84,8 @@ def _on_memory(model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> I
         yield (
             "offloaded optimizer states: after the reduction gradients are copied to the host, the optimizer runs there"
             " as fast as the host's memory allows, and weights are copied back, one after another; the chips of a node"
-            " share its host_memory and host_memory_bandwidth evenly; latencies of copies are not counted"
+            " share its host_memory (offloaded activations are in it too) and host_memory_bandwidth evenly; latencies"
+            " of copies are not counted"
         )
     if model.training.stage_replicas != (1,):
         yield (

@@ -17,7 +17,9 @@ class StageMemory:
 
     activations: saved tensors of all micro-batches in flight.  transient: the largest working set of its layers.
     buffers: what the stage receives from its neighbours.  usable_bytes is the limit, not a part.
-    host_bytes: what it takes of host memory for one chip (None: nothing), and usable_host_bytes the limit of that.
+    staging: buffers on the way to host memory and back, None where no layer is offloaded.  host_bytes: what it takes of
+    host memory for one chip, offloaded activations and optimizer states together (None: nothing), and
+    usable_host_bytes the limit of that.
     """
 
     weights: float
@@ -27,12 +29,14 @@ class StageMemory:
     transient: float
     buffers: float
     usable_bytes: float
+    staging: float | None = None
     host_bytes: float | None = None
     usable_host_bytes: float = math.inf
 
     def parts(self) -> dict[str, float]:
         """The parts by name; their sum is the peak."""
-        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NO_PARTS}
+        parts = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in _NO_PARTS}
+        return {name: value for name, value in parts.items() if value is not None}
 
     @property
     def peak_bytes(self) -> float:
@@ -49,6 +53,8 @@ class StageTime:
 
     For one micro-batch: forward, backward (input part and weight part), recompute.  Once a step: reduction, optimizer.
     communication_s: collectives inside the layers for one micro-batch, both ways; already in the parts before.
+    offload_forward_s, offload_backward_s: waiting for copies to and from host memory; already in forward and in the
+    backward's input part.
     """
 
     forward_s: float
@@ -58,6 +64,8 @@ class StageTime:
     reduction_s: float
     optimizer_s: float
     communication_s: float
+    offload_forward_s: float = 0.0
+    offload_backward_s: float = 0.0
 
     @property
     def backward_s(self) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from planner.cost.policies import base_of, offloads
 from planner.cost.tables import Chain, Tensor
 
 if TYPE_CHECKING:
@@ -56,7 +57,10 @@ class OperationRows(NamedTuple):
 
 
 class SavedRows(NamedTuple):
-    """One row a saved tensor; `width` is bytes an element, 0 for the compute dtype's; `kept` is (Q, rows)."""
+    """One row a saved tensor; `width` is bytes an element, 0 for the compute dtype's.
+
+    kept, moved: (Q, rows) whether it stays on the chip, and whether it goes to host memory.
+    """
 
     kind: Ints
     sharding: Ints
@@ -64,6 +68,7 @@ class SavedRows(NamedTuple):
     elements: Floats
     width: Ints
     kept: Flags
+    moved: Flags
 
 
 class WeightRows(NamedTuple):
@@ -202,7 +207,7 @@ def _masks(sets: Iterable[frozenset[str]], policies: Sequence[str]) -> Flags:
     import numpy as np
 
     rows = list(sets)
-    return np.array([[policy in row for row in rows] for policy in policies], dtype=bool).reshape(
+    return np.array([[base_of(policy) in row for row in rows] for policy in policies], dtype=bool).reshape(
         len(policies), len(rows)
     )
 
@@ -232,13 +237,16 @@ def _saved_rows(layers: Sequence[Layer], policies: Sequence[str]) -> SavedRows:
     rows = [(k, tensor) for k, layer in enumerate(layers) for tensor in layer.saved]
     kind = np.array([k for k, _ in rows], dtype=int)
     width = {"compute": 0, "mask": 1, "fp32": 4}
+    kept = _masks((tensor.kept for _, tensor in rows), policies)
+    offloaded = np.array([offloads(policy) for policy in policies], dtype=bool)[:, None]
     return SavedRows(
         kind=kind,
         sharding=np.array([SHARDINGS.index(tensor.sharding) for _, tensor in rows], dtype=int),
         vocabulary=np.array([tensor.vocabulary for _, tensor in rows], dtype=bool),
         elements=np.array([tensor.elements for _, tensor in rows], dtype=float),
         width=np.array([width[tensor.width] for _, tensor in rows], dtype=int),
-        kept=_masks((tensor.kept for _, tensor in rows), policies),
+        kept=kept & ~offloaded,
+        moved=kept & offloaded,
     )
 
 
@@ -273,5 +281,5 @@ def _weight_rows(graph: LayerGraph, layers: Sequence[Layer]) -> WeightRows:
 def _collective_rows(layers: Sequence[Layer], policies: Sequence[str]) -> Iterable[CollectiveRow]:
     for k, layer in enumerate(layers):
         for c in layer.collectives:
-            rerun = tuple(policy in c.rerun for policy in policies)
+            rerun = tuple(base_of(policy) in c.rerun for policy in policies)
             yield CollectiveRow(k, c.name, c.kind, c.axis, c.elements, c.forward, c.backward, rerun)

@@ -22,6 +22,7 @@ __all__ = [
     "boundary_buffers_bytes",
     "element_buffer_bytes",
     "held_parameters",
+    "moved_bytes",
     "saved_bytes",
     "static_memory",
     "transient_bytes",
@@ -93,11 +94,27 @@ def saved_bytes(kinds: KindArrays, degrees: Degrees, width: int, micro_batch_siz
     """
     import numpy as np
 
+    size = _saved_sizes(kinds, degrees, width, micro_batch_size, padding)
+    return np.array([kinds.per_kind(kinds.saved.kind, size * kept) for kept in kinds.saved.kept])
+
+
+def moved_bytes(kinds: KindArrays, degrees: Degrees, width: int, micro_batch_size: int, padding: float) -> Floats:
+    """(Q, K) bytes that one chip sends to host memory for a micro-batch:  the same sum, of what a policy offloads."""
+    import numpy as np
+
+    size = _saved_sizes(kinds, degrees, width, micro_batch_size, padding)
+    return np.array([kinds.per_kind(kinds.saved.kind, size * moved) for moved in kinds.saved.moved])
+
+
+def _saved_sizes(kinds: KindArrays, degrees: Degrees, width: int, micro_batch_size: int, padding: float) -> Floats:
+    """Bytes of every saved tensor on one chip:  elements * width * b / (t c)."""
+    import numpy as np
+
     rows = kinds.saved
     padded = np.where(rows.vocabulary, padding, 1.0)
     size = padded * rows.elements * np.where(rows.width == 0, width, rows.width)
-    size = size * micro_batch_size / work_divisors(rows.sharding, degrees)
-    return np.array([kinds.per_kind(rows.kind, size * kept) for kept in rows.kept])
+    result: Floats = size * micro_batch_size / work_divisors(rows.sharding, degrees)
+    return result
 
 
 def transient_bytes(
@@ -106,7 +123,8 @@ def transient_bytes(
     """(Q, K) bytes of a layer's working set on one chip, at the worst moment of its forward or backward pass.
 
     the layer's own working set (logits!)
-    + what its policy threw away and the backward pass makes again:  saved under `none` - saved under the policy
+    + what its policy threw away and the backward pass makes again, or brings back from host memory:
+      saved under `none` - kept on the chip under the policy
     + ZeRO-2: its whole gradient before it is scattered;  ZeRO-3: that and its gathered weights (one layer at a time)
     """
     import numpy as np
@@ -116,8 +134,7 @@ def transient_bytes(
     own = padded * (width * kinds.transient_elements + 4 * kinds.transient_fp32_elements)
     own = own * micro_batch_size / work_divisors(kinds.transient_sharding, degrees)
     rows = kinds.saved
-    size = np.where(rows.vocabulary, padding, 1.0) * rows.elements * np.where(rows.width == 0, width, rows.width)
-    size = size * micro_batch_size / work_divisors(rows.sharding, degrees)
+    size = _saved_sizes(kinds, degrees, width, micro_batch_size, padding)
     remade = np.array([kinds.per_kind(rows.kind, size * ~kept) for kept in rows.kept])
     result: Floats = remade + (own + _gathered_bytes(kinds, recipe, degrees, padding))[None, :]
     return result

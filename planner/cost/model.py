@@ -10,6 +10,7 @@ from planner.cost.breakdown import StageBreakdown, StageMemory, StageTime
 from planner.cost.communication import limited
 from planner.cost.compute import chip_rates
 from planner.cost.figures import require_figures, usable_groups, wholly_measured
+from planner.cost.host_copies import NOTHING_OFFLOADED, host_copies, host_share_bytes, offload_notices
 from planner.cost.kinds import kind_arrays
 from planner.cost.layer_time import chosen_times, collective_times, compute_times, measured_times
 from planner.cost.links import (
@@ -23,12 +24,14 @@ from planner.cost.links import (
 from planner.cost.memory import (
     boundary_buffers_bytes,
     element_buffer_bytes,
+    moved_bytes,
     saved_bytes,
     static_memory,
     transient_bytes,
 )
 from planner.cost.modes import mode_space
 from planner.cost.offload import host_share, on_host
+from planner.cost.policies import POLICIES, offloads
 from planner.cost.precision import recipe_of, zero_levels
 from planner.cost.sharding import Degrees
 from planner.cost.space import layout_of, micro_batch_sizes, plan_space, refusal
@@ -46,6 +49,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from planner.cost.compute import ChipRates
+    from planner.cost.host_copies import HostCopies, OnHost
     from planner.cost.layer_time import LayerTimes
     from planner.cost.links import GroupLinks
     from planner.cost.memory import StaticMemory
@@ -59,7 +63,6 @@ if TYPE_CHECKING:
 
 __all__ = ["POLICIES", "CostModel"]
 
-POLICIES: tuple[str, ...] = ("none", "selective", "full")
 _MOST_REDUCTIONS = 20_000
 """Reductions between shapes that are remembered."""
 
@@ -71,6 +74,8 @@ class _Numbers:
     table: LayerTable
     static: StaticMemory
     collectives: LayerTimes
+    recompute_s: Floats
+    host: HostCopies | None
 
 
 class CostModel:
@@ -92,7 +97,8 @@ class CostModel:
         self.groups: tuple[ChipGroup, ...] = space.groups
         self.settings: tuple[Setting, ...] = space.settings
         self._left_out: tuple[Notice, ...] = (*left_out, *space.notices)
-        self.excluded: tuple[Notice, ...] = (*self._left_out, *graph.notices)
+        on_hosts = offload_notices(cluster, usable, self.policies)
+        self.excluded: tuple[Notice, ...] = (*self._left_out, *graph.notices, *on_hosts)
         self._kinds = kind_arrays(graph, self.policies)
         self.chain: Chain = self._kinds.chain
         self.uplinks: Uplinks | None = None if cluster.topology is None else Uplinks(cluster, cluster.topology)
@@ -236,6 +242,7 @@ class CostModel:
         table, held = numbers.table, np.asarray(counts, dtype=float)
         layers = held.sum(axis=0)
         present = held > 0
+        host = NOTHING_OFFLOADED if numbers.host is None else numbers.host.of_stage(held, in_flight)
         memory = StageMemory(
             weights=float(layers @ numbers.static.weights),
             gradients=float(layers @ numbers.static.gradients),
@@ -244,19 +251,22 @@ class CostModel:
             transient=float(np.where(present, table.transient_bytes, 0.0).max()),
             buffers=table.fixed_bytes + received * table.buffer_bytes,
             usable_bytes=table.usable_bytes,
-            host_bytes=None if table.host_bytes is None else float(layers @ table.host_bytes),
+            staging=host.staging_bytes,
+            host_bytes=_host_bytes(table, layers, host),
             usable_host_bytes=table.usable_host_bytes,
         )
         collectives = numbers.collectives
         both_ways = layers @ (collectives.forward_s + collectives.backward_input_s + collectives.backward_weight_s)
         time = StageTime(
-            forward_s=float(layers @ table.forward_s),
-            backward_input_s=float(layers @ table.backward_input_s),
+            forward_s=float(layers @ table.forward_s) + host.out_s,
+            backward_input_s=float(layers @ table.backward_input_s) + host.back_s,
             backward_weight_s=float(layers @ table.backward_weight_s),
-            recompute_s=float((held * table.recompute_s).sum()),
+            recompute_s=float((held * numbers.recompute_s).sum()),
             reduction_s=float(layers @ table.reduction_s) + table.fixed_update_s,
             optimizer_s=float(layers @ table.optimizer_s),
             communication_s=float(both_ways + (held * collectives.recompute_s).sum()),
+            offload_forward_s=host.out_s,
+            offload_backward_s=host.back_s,
         )
         return StageBreakdown(memory, time)
 
@@ -336,6 +346,7 @@ class CostModel:
                 "all replicas of a stage sit in one node group",
                 *(("in pipelines of one shape a node group has one mode for all its stages",) if modes else ()),
                 *(() if self.uplinks is None else ("stages fill nodes one after another; which nodes, is free",)),
+                *(("each chip has an equal share of its host's memory",) if self._uses_hosts else ()),
                 *(notice.message for notice in self._left_out),
             ],
         }
@@ -363,6 +374,11 @@ class CostModel:
 
     def _rates(self, group: int) -> ChipRates:
         return chip_rates(self._cluster.chip_of(group), self._model.training.precision)
+
+    @property
+    def _uses_hosts(self) -> bool:
+        """Whether anything may be in host memory."""
+        return self._model.training.offload_optimizer != "never" or any(map(offloads, self.policies))
 
     def _recipe_in(self, mode: Mode) -> Recipe:
         """The recipe with the mode's ZeRO level."""
@@ -425,11 +441,12 @@ class CostModel:
         reduced = reduction(kinds, recipe, degrees, rings, single, padding)
         static = static_memory(kinds, recipe, degrees, single, padding)
         times = arithmetic + collectives
+        host = self._host_copies(group, degrees, size, padding, arithmetic)
         table = LayerTable(
             forward_s=times.forward_s + reduced.forward_s,
             backward_input_s=times.backward_input_s + reduced.backward_input_s,
             backward_weight_s=times.backward_weight_s + reduced.backward_weight_s,
-            recompute_s=times.recompute_s,
+            recompute_s=times.recompute_s if host is None else times.recompute_s + host.back_s,
             static_bytes=static.total,
             saved_bytes=saved_bytes(kinds, degrees, recipe.weight, size, padding),
             transient_bytes=transient_bytes(kinds, recipe, degrees, size, padding),
@@ -439,11 +456,22 @@ class CostModel:
             usable_bytes=self._usable_bytes(group),
             fixed_update_s=reduced.fixed_s,
             buffer_bytes=0.0 if single else element_buffer_bytes(kinds, degrees, recipe.weight, size),
+            offload=None if host is None else host.offload,
+            usable_host_bytes=host_share_bytes(self._cluster.chip_of(group), self._cluster.node_groups[group]),
         )
         if mode.offload:
             static = replace(static, optimizer=0.0 * static.optimizer)
             table = on_host(table, static, host_share(self._cluster, group), (kinds, recipe, degrees, single, padding))
-        return _Numbers(table, static, collectives)
+        return _Numbers(table, static, collectives, times.recompute_s, host)
+
+    def _host_copies(
+        self, group: int, degrees: Degrees, size: int, padding: float, arithmetic: LayerTimes
+    ) -> HostCopies | None:
+        """Copies to and from host memory; None where no policy makes any."""
+        if not any(map(offloads, self.policies)):
+            return None
+        moved = moved_bytes(self._kinds, degrees, self._recipe.weight, size, padding)
+        return host_copies(moved, arithmetic, self._cluster.chip_of(group), self._cluster.node_groups[group])
 
     def _rings(self, group: int, slots: int, degrees: Degrees, setting: Setting, ways: StageWays) -> Rings:
         """Rings of identical replicas; the fastest possible ones where the shapes may be mixed."""
@@ -460,3 +488,10 @@ class CostModel:
         memory = chip.reported_memory_bytes or chip.memory_bytes
         assert memory is not None, chip.name
         return float(memory - self._cluster.node_groups[group].reserve_bytes)
+
+
+def _host_bytes(table: LayerTable, layers: Floats, activations: OnHost) -> float | None:
+    """Bytes of host memory for one chip of a stage, optimizer states and activations; None where there are neither."""
+    if table.host_bytes is None:
+        return activations.host_bytes
+    return float(layers @ table.host_bytes) + (activations.host_bytes or 0.0)

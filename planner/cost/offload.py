@@ -15,8 +15,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from planner.cost.host_copies import copy_rate, host_share_bytes
 from planner.cost.kinds import SHARDINGS
 from planner.cost.memory import held_parameters, weight_classes
+from planner.cost.policies import offloads
 from planner.errors import Notice, Problem
 from planner.spec.cluster import DEFAULT_HOST_STAGING_BYTES_PER_S
 from planner.spec.printing import format_rate
@@ -44,7 +46,7 @@ __all__ = ["HostShare", "host_share", "offload_choices", "on_host"]
 class HostShare:
     """What the host of a node gives to each of its chips.
 
-    copy_bytes_per_s: between chip and host, one direction: the chip's own link, or its share of the host's memory.
+    copy_bytes_per_s: between chip and host, one direction (`copy_rate`).
     memory_bytes_per_s, usable_bytes: of host memory.
     """
 
@@ -58,8 +60,7 @@ def host_share(cluster: Cluster, group: int) -> HostShare:
     node, chip = cluster.node_groups[group], cluster.chip_of(group)
     assert node.host_memory_bytes is not None and node.host_memory_bandwidth_bytes_per_s is not None
     memory = node.host_memory_bandwidth_bytes_per_s / node.chips_per_node
-    copy = chip.host_staging_bytes_per_s or DEFAULT_HOST_STAGING_BYTES_PER_S
-    return HostShare(min(copy, memory), memory, node.host_memory_bytes / node.chips_per_node)
+    return HostShare(copy_rate(chip, node), memory, host_share_bytes(chip, node))
 
 
 def offload_choices(
@@ -84,6 +85,10 @@ def offload_choices(
         rate = format_rate(DEFAULT_HOST_STAGING_BYTES_PER_S)
         message = f"{chip.name} has no host_staging; offloaded states are copied at {rate}, which errs on the slow side"
         notices.append(Notice("host_staging", message))
+    said = any(map(offloads, model.training.recompute))  # `offload_notices` does
+    if chip.chips_per_host_link is None and node.chips_per_node > 1 and not said:
+        message = f"chips_per_host_link of {chip.name} is not known; each chip is taken to have a host link alone"
+        notices.append(Notice("host_link", message))
     return (True,) if asked == "always" else (False, True)
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "LayerTable",
     "MixedProblem",
     "Mode",
+    "Offload",
     "Problem",
     "Reduction",
     "Setting",
@@ -72,19 +73,41 @@ class Mode(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Offload:
+    """What policies that keep activations in host memory change in a table: (Q, K), zero under the other policies.
+
+    forward_s: seconds that a policy adds to the forward pass (to the backward pass: in `recompute_s`).
+    host_bytes: in host memory for each micro-batch in flight, from one chip; beside the optimizer states there
+    (`LayerTable.host_bytes`), under the one limit of `LayerTable.usable_host_bytes`.
+    staging_bytes: buffers on the chip; a stage has those of its largest offloaded layer.
+    """
+
+    forward_s: Floats
+    host_bytes: Floats
+    staging_bytes: Floats
+
+    def is_never_worse(self, other: Offload) -> bool:
+        """Whether no policy of any layer waits longer or needs more."""
+        names = ("forward_s", "host_bytes", "staging_bytes")
+        return all(bool((getattr(self, n) <= getattr(other, n)).all()) for n in names)
+
+
+@dataclass(frozen=True)
 class LayerTable:
     """Numbers per layer kind (K) for one (node group, mode, setting), on one chip; Q recompute policies in the
     problem's order.
 
     forward_s, backward_input_s, backward_weight_s: (K,) seconds for one micro-batch, collectives included.
     recompute_s: (Q, K) seconds that a policy adds to the backward pass; zero for `none`.
+    offload: what beside differs between the policies, where some of them keep activations in host memory.
     static_bytes: (K,) weights, gradients, optimizer states.  saved_bytes: (Q, K) per micro-batch in flight.
     transient_bytes: (Q, K) largest working set.
     reduction_s, optimizer_s: (K,) seconds after the last micro-batch: exposed gradient reduction and optimizer step.
     fixed_bytes: communication buffers and the like, once a stage.  usable_bytes: what a stage may use in all.
     buffer_bytes: where the graph branches, bytes beside for each element that the stage receives (`Chain.tensors`).
     fixed_update_s: latency part of the reduction, once a stage.
-    host_bytes: (K,) bytes in host memory, None for none.  usable_host_bytes: what a stage may use of it for one chip.
+    host_bytes: (K,) bytes of optimizer states in host memory, None for none.  usable_host_bytes: what a stage may use
+    of host memory for one chip, for these and the activations of `offload` together.
     """
 
     forward_s: Floats
@@ -100,8 +123,19 @@ class LayerTable:
     usable_bytes: float
     fixed_update_s: float = 0.0
     buffer_bytes: float = 0.0
+    offload: Offload | None = None
     host_bytes: Floats | None = None
     usable_host_bytes: float = math.inf
+
+    @property
+    def added_s(self) -> Floats:
+        """(Q, K) seconds that a policy adds to both passes together."""
+        return self.recompute_s if self.offload is None else self.recompute_s + self.offload.forward_s
+
+    @property
+    def uses_host(self) -> bool:
+        """Whether a stage may have anything in host memory."""
+        return self.host_bytes is not None or self.offload is not None
 
     def is_never_worse(self, other: LayerTable) -> bool:
         """Whether no stage takes longer or needs more of what it may use."""
@@ -113,10 +147,15 @@ class LayerTable:
         )
 
     def _host_is_no_worse(self, other: LayerTable) -> bool:
+        if not self.uses_host:
+            return other.offload is None
+        if self.usable_host_bytes < other.usable_host_bytes or (self.offload is None) != (other.offload is None):
+            return False
+        if self.offload is not None and other.offload is not None and not self.offload.is_never_worse(other.offload):
+            return False
         if self.host_bytes is None or other.host_bytes is None:
             return self.host_bytes is None
-        room = self.usable_host_bytes >= other.usable_host_bytes
-        return room and bool((self.host_bytes <= other.host_bytes).all())
+        return bool((self.host_bytes <= other.host_bytes).all())
 
 
 _ARRAYS = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
@@ -49,6 +50,10 @@ __all__ = [
 ]
 
 
+_NAMED = ("full_offload", "selective_offload", "offload", "full", "selective")
+"""Policies that a plan names, in the order in which the layers of a stage get them."""
+
+
 @dataclass(frozen=True)
 class Proved:
     """What the search proved. bound: no plan of the space is below it; s a step or, for `cost`, currency a step.
@@ -75,8 +80,11 @@ def recompute_by_name(
 def recompute_of(
     chain: Chain, layers: Sequence[int], counts: Sequence[Sequence[int]], policies: Sequence[str]
 ) -> dict[str, str]:
-    """Name those of the layers that are recomputed, from counts[kind][policy]: of a kind the earliest, `full` first."""
-    order = [q for name in ("full", "selective") for q, policy in enumerate(policies) if policy == name]
+    """Name those of the layers that are recomputed or offloaded, from counts[kind][policy]: of a kind the earliest.
+
+    Offloaded layers come first, since the backward pass needs the earliest last; then `full`.
+    """
+    order = [q for name in _NAMED for q, policy in enumerate(policies) if policy == name]
     left = {(k, q): per_policy[q] for k, per_policy in enumerate(counts) for q in order}
     named: dict[str, str] = {}
     for layer in layers:
@@ -202,13 +210,13 @@ def memory_of(breakdown: StageBreakdown) -> StageMemory:
     """Whole bytes; the peak is the sum of the rounded parts."""
     parts = {name: round(value) for name, value in breakdown.memory.parts().items()}
     memory = breakdown.memory
-    held = memory.host_bytes
+    held, share = memory.host_bytes, memory.usable_host_bytes
     return StageMemory(
         peak_bytes=sum(parts.values()),
         usable_bytes=round(memory.usable_bytes),
         parts=parts,
         host_bytes=None if held is None else round(held),
-        usable_host_bytes=None if held is None else round(memory.usable_host_bytes),
+        usable_host_bytes=None if held is None or math.isinf(share) else round(share),
     )
 
 
@@ -223,6 +231,8 @@ def time_of(breakdown: StageBreakdown) -> StageTime:
         reduction_s=time.reduction_s,
         optimizer_s=time.optimizer_s,
         communication_s=time.communication_s,
+        offload_forward_s=time.offload_forward_s,
+        offload_backward_s=time.offload_backward_s,
     )
 
 

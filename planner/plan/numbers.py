@@ -10,6 +10,7 @@ from planner.cost.placement import Block
 from planner.cost.tables import Setting
 from planner.plan.assemble import memory_of, tied_layers, time_of
 from planner.plan.evaluate import PipelineNumbers, PipelineShape, StageChoice, evaluate_plan, predict
+from planner.plan.hosts import host_violations
 from planner.plan.layout import mode_of, places_of, setting_of_shape
 from planner.plan.notices import stage_name
 from planner.plan.prices import price_per_hour, training_estimate
@@ -48,6 +49,7 @@ def number_violations(subject: Subject) -> Iterator[Violation]:
             yield from _differences(stage.time, time_of(breakdown), f"{place}.time", "time")
         yield from _transfer_violations(pipeline, own, where)
         yield from _pipeline_violations(pipeline, own, where)
+    yield from host_violations(subject, shapes, numbers)
     yield from _whole_violations(subject, shapes, numbers)
 
 
@@ -113,7 +115,7 @@ def _memory_violations(name: str, stage: Stage, breakdown: StageBreakdown, where
     for part, says, needs in sorted(pairs):
         if abs(says - needs) > max(_SLACK_BYTES, _RELATIVE * needs):
             yield Violation("memory-numbers", f"{where}.memory.{part}", f"is {says}, the cost model says {needs}")
-    yield from _host_violations(name, stage, actual, where)
+    yield from _host_violations(stage, actual, where)
     over = actual.peak_bytes - actual.usable_bytes
     if over > _SLACK_BYTES:
         message = (
@@ -123,23 +125,14 @@ def _memory_violations(name: str, stage: Stage, breakdown: StageBreakdown, where
         yield Violation("memory", f"{where}.memory", message)
 
 
-def _host_violations(name: str, stage: Stage, actual: StageMemory, where: str) -> Iterator[Violation]:
-    """Host memory: stated where states are offloaded, as the cost model has it, and within the share."""
-    from planner.spec.units import format_bytes
-
+def _host_violations(stage: Stage, actual: StageMemory, where: str) -> Iterator[Violation]:
+    """Host memory: stated where something is offloaded, as the cost model has it (`host_violations` adds up nodes)."""
     for part in ("host_bytes", "usable_host_bytes"):
         says, needs = getattr(stage.memory, part), getattr(actual, part)
         if (says is None) != (needs is None) or abs((says or 0) - (needs or 0)) > max(
             _SLACK_BYTES, _RELATIVE * (needs or 0)
         ):
             yield Violation("memory-numbers", f"{where}.memory.{part}", f"is {says}, the cost model says {needs}")
-    held, usable = actual.host_bytes, actual.usable_host_bytes
-    if held is not None and usable is not None and held - usable > _SLACK_BYTES:
-        message = (
-            f"{name} on {stage.node_group} needs {format_bytes(held)} of host memory a chip, {format_bytes(usable)} is"
-            f" its share: {format_bytes(held - usable)} too much"
-        )
-        yield Violation("memory", f"{where}.memory.host_bytes", message)
 
 
 def _close(stated: float, actual: float) -> bool:

@@ -101,11 +101,14 @@ class StageMemory(PlanModel):
     """The chip's memory less its reserve."""
     parts: dict[str, Bytes]
     """Bytes by purpose: weights, gradients, optimizer, activations (of all micro-batches in flight), transient (the
-    largest working set) and buffers (what neighbours send)."""
+    largest working set), buffers (what neighbours send) and, with offloaded layers, staging (on the way to host memory
+    and back)."""
     host_bytes: Bytes | None = None
-    """Bytes of host memory that one chip's offloaded optimizer states take. Absent: none are offloaded."""
+    """Bytes of host memory that one chip takes: its offloaded optimizer states, and the offloaded activations of all
+    micro-batches in flight. Absent: nothing is offloaded."""
     usable_host_bytes: Bytes | None = None
-    """One chip's share of the host memory that training may use. Absent with `host_bytes`."""
+    """One chip's share of the host memory that training may use, for both together. Absent with `host_bytes`, and where
+    the cluster file gives no `host_memory`."""
 
     @property
     def is_tight(self) -> bool:
@@ -134,6 +137,18 @@ class StageTime(PlanModel):
     """Optimizer step."""
     communication_s: Seconds = 0.0
     """Collectives inside the layers, both ways; a part of the first four."""
+    offload_forward_s: Seconds = 0.0
+    """Waiting for activations on their way to host memory; a part of `forward_s`. Absent: 0."""
+    offload_backward_s: Seconds = 0.0
+    """Waiting for activations on their way back; a part of `backward_input_s`. Absent: 0."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        document: dict[str, Any] = handler(self)
+        for key in ("offload_forward_s", "offload_backward_s"):
+            if not document.get(key):
+                document.pop(key, None)
+        return document
 
 
 class Stage(PlanModel):
@@ -159,8 +174,11 @@ class Stage(PlanModel):
     """Its optimizer states are in host memory. Absent: on the chips."""
     replicas: Count | None = None
     """Chip groups that share each micro-batch of one pipeline, each with its part of the sequences. Absent: one."""
-    recompute: dict[str, Literal["selective", "full"]] = Field(default_factory=dict)
-    """Layers that keep less than everything for the backward pass; layers that are not named keep all."""
+    recompute: dict[str, Literal["selective", "full", "offload", "selective_offload", "full_offload"]] = Field(
+        default_factory=dict
+    )
+    """Layers that keep less than everything for the backward pass, or keep it in host memory (`offload`: all that they
+    would keep, `selective_offload` and `full_offload`: what the policy keeps); layers that are not named keep all."""
     in_flight: Count
     """Micro-batches whose activations the stage holds at its peak."""
     ranks: Annotated[tuple[Annotated[tuple[Index, ...], Field(min_length=1)], ...], Field(min_length=1)]

@@ -102,6 +102,8 @@ def _figures(chip: Chip) -> Iterator[tuple[str, str, str]]:
     yield from _link("nic", "NIC", chip.nic)
     if chip.host_staging_bytes_per_s is not None:
         yield "host_staging", "staging through the host", format_rate(chip.host_staging_bytes_per_s)
+    if chip.chips_per_host_link is not None:
+        yield "chips_per_host_link", "chips on one host link", str(chip.chips_per_host_link)
     yield from _measured(chip)
     if chip.efficiency is not None:
         for name, share in chip.efficiency:

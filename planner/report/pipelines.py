@@ -22,7 +22,13 @@ __all__ = ["pipelines_section"]
 
 _KEEPS_ALL = ("embedding", "norm", "head")
 """Layers that are never recomputed; in a stack of two, with its name in front."""
-_SHORT_POLICY = {"full": "full", "selective": "sel."}
+_SHORT_POLICY = {
+    "full": "full",
+    "selective": "sel.",
+    "offload": "off.",
+    "selective_offload": "sel. off.",
+    "full_offload": "full off.",
+}
 _MOST_WHOLE, _MOST_ROWS = 8, 16
 """With more pipelines than this only the slowest is shown stage by stage, and only the largest have a row, unless
 everything is asked for."""
@@ -60,6 +66,7 @@ def _only_section(pipeline: Pipeline, cluster: Mapping[str, Any], full: bool) ->
     yield Text("")
     yield heading(_LOAD)
     yield indented(_load_table(pipeline))
+    yield from _host_lines(pipeline)
     if pipeline.transfers:
         yield Text("")
         yield heading("between stages, one micro-batch")
@@ -72,6 +79,7 @@ def _one_of_several(pipeline: Pipeline, name: str, cluster: Mapping[str, Any], f
     yield _title(pipeline, name)
     yield indented(_placement_table(pipeline))
     yield indented(_load_table(pipeline))
+    yield from _host_lines(pipeline)
     if pipeline.transfers:
         yield indented(transfer_table(pipeline, cluster, full))
     yield indented(Text(f"once a step: {_updates(pipeline)}"))
@@ -207,5 +215,18 @@ def _memory_cells(stage: Stage) -> tuple[RenderableType, ...]:
 def _time_cells(stage: Stage, slowest: float) -> tuple[RenderableType, ...]:
     time, total = stage.time, _micro_batch_s(stage)
     scale = slowest or 1.0
-    work = (time.forward_s + time.backward_input_s + time.backward_weight_s) / scale
-    return Bar(((work, "cyan"), (time.recompute_s / scale, "magenta"))), format_duration(total)
+    waiting = time.offload_forward_s + time.offload_backward_s
+    work = (time.forward_s + time.backward_input_s + time.backward_weight_s - waiting) / scale
+    return Bar(((work, "cyan"), ((time.recompute_s + waiting) / scale, "magenta"))), format_duration(total)
+
+
+def _host_lines(pipeline: Pipeline) -> Iterator[RenderableType]:
+    """What a chip of each stage has in host memory, and what a micro-batch waits for it."""
+    parts = []
+    for index, stage in enumerate(pipeline.stages):
+        if stage.memory.host_bytes:
+            waiting = stage.time.offload_forward_s + stage.time.offload_backward_s
+            waits = f", waits {format_duration(waiting)}" if waiting else ""
+            parts.append(f"{index}: {format_bytes(stage.memory.host_bytes)}{waits}")
+    if parts:
+        yield indented(Text(f"in host memory, a chip of stage {'; '.join(parts)}"))

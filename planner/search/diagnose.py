@@ -5,10 +5,11 @@ fit.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
+from planner.cost.policies import offloads
 from planner.cost.precision import zero_levels
 from planner.errors import DplanError, InfeasibleError
 from planner.search.driver import Outcome, search
@@ -133,7 +134,7 @@ def _worst_stage(cluster: Cluster, cost: CostModel, outcome: Outcome) -> str:
         assert table is not None
         need = leaf.peak_bytes(s, split.policies[s], received[s])
         lacking.append((need - table.usable_bytes, s, need, table.usable_bytes, ""))
-        if table.host_bytes is not None:
+        if table.uses_host:
             held = leaf.host_bytes(s, split.policies[s])
             lacking.append((held - table.usable_host_bytes, s, held, table.usable_host_bytes, " of host memory"))
     missing, s, need, usable, what = max(lacking)
@@ -178,11 +179,24 @@ def _remedies(
             continue  # no figure says what a host would hold
         found = _find(cluster, changed, options, 1.0, watch)
         yield text, True if isinstance(found, Found) else (False if found == _NONE else None)
+    if _hosts_limit(cluster, model):
+        free = tuple(
+            group.model_copy(update={"host_memory_bytes": group.host_memory_bytes and 4096 * group.host_memory_bytes})
+            for group in cluster.node_groups
+        )
+        found = _find(cluster.model_copy(update={"node_groups": free}), model, options, 1.0, watch)
+        yield "more host_memory", True if isinstance(found, Found) else (False if found == _NONE else None)
     for g, group in enumerate(cluster.node_groups):
         more = _nodes_needed(cluster, model, options, g, watch)
         if more is not None:
             chips = more * group.chips_per_node
             yield f"{chips} more {group.chip} ({more} node{'s' if more > 1 else ''} of {group.name})", True
+
+
+def _hosts_limit(cluster: Cluster, model: ModelSpec) -> bool:
+    """Whether layers or optimizer states may be offloaded, to host memory of a given size."""
+    given = any(group.host_memory_bytes is not None for group in cluster.node_groups)
+    return given and (model.training.offload_optimizer != "never" or any(map(offloads, model.training.recompute)))
 
 
 def _model_changes(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
@@ -198,6 +212,8 @@ def _model_changes(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
             yield f"constraints.{name} left out", model.model_copy(update={"constraints": free})
     if "full" not in training.recompute:
         yield "recompute: full allowed", changed(recompute=(*training.recompute, "full"))
+    if "full_offload" not in training.recompute:
+        yield "recompute: full_offload allowed", changed(recompute=_with(training.recompute, "full", "full_offload"))
     if 1 not in training.micro_batch_sizes and model.constraints.micro_batch_size is None:
         yield f"micro-batch size {min(training.micro_batch_sizes)} -> 1", changed(micro_batch_sizes=(1,))
     if training.attention == "math":
@@ -213,6 +229,10 @@ def _model_changes(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:
         yield "gradients: compute (changes the training)", changed(gradients="compute")
     if training.optimizer == "adamw":
         yield "optimizer: adafactor (changes the training)", changed(optimizer="adafactor")
+
+
+def _with(policies: Sequence[str], *more: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*policies, *more)))
 
 
 def _nodes_needed(cluster: Cluster, model: ModelSpec, options: SolveOptions, group: int, watch: _Watch) -> int | None:

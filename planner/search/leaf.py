@@ -125,6 +125,8 @@ class Leaf:
             for k, per_policy in enumerate(per_kind):
                 n = sum(per_policy)
                 f += n * float(table.forward_s[k])
+                if table.offload is not None:
+                    f += sum(r * float(table.offload.forward_s[q, k]) for q, r in enumerate(per_policy))
                 b += n * float(table.backward_input_s[k] + table.backward_weight_s[k])
                 b += sum(r * float(table.recompute_s[q, k]) for q, r in enumerate(per_policy))
                 u += n * float(table.reduction_s[k] + table.optimizer_s[k])
@@ -170,25 +172,33 @@ class Leaf:
     def peak_bytes(self, stage: int, policies: tuple[tuple[int, ...], ...], received: float = 0.0) -> float:
         """Memory of a stage at its peak."""
         table, k_s = self.table(stage), self.in_flight[stage]
-        total, working = table.fixed_bytes + received * table.buffer_bytes, 0.0
+        total, working, staging = table.fixed_bytes + received * table.buffer_bytes, 0.0, 0.0
         for k, per_policy in enumerate(policies):
             total += sum(per_policy) * float(table.static_bytes[k])
             for q, r in enumerate(per_policy):
                 if r:
                     total += r * k_s * float(table.saved_bytes[q, k])
                     working = max(working, float(table.transient_bytes[q, k]))
-        return total + working
+                    if table.offload is not None:
+                        staging = max(staging, float(table.offload.staging_bytes[q, k]))
+        return total + working + staging
+
+    def host_bytes(self, stage: int, policies: tuple[tuple[int, ...], ...]) -> float:
+        """What one chip of a stage keeps in host memory: optimizer states and activations."""
+        table = self.table(stage)
+        states, host, total = table.host_bytes, table.offload, 0.0
+        if states is not None:
+            total += sum(sum(row) * float(states[k]) for k, row in enumerate(policies))
+        if host is not None:
+            rows = (r * float(host.host_bytes[q, k]) for k, row in enumerate(policies) for q, r in enumerate(row) if r)
+            total += self.in_flight[stage] * sum(rows)
+        return total
+
+    def fits_host(self, stage: int, policies: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether what a stage offloads fits its share of the host's memory."""
+        return self.host_bytes(stage, policies) <= self.table(stage).usable_host_bytes
 
     def fits(self, stage: int, policies: tuple[tuple[int, ...], ...], received: float = 0.0) -> bool:
         """Whether a stage's memory suffices. received: elements per sequence that it receives (`received`)."""
-        table = self.table(stage)
-        if self.host_bytes(stage, policies) > table.usable_host_bytes:
-            return False
-        return self.peak_bytes(stage, policies, received) <= table.usable_bytes
-
-    def host_bytes(self, stage: int, policies: tuple[tuple[int, ...], ...]) -> float:
-        """Host memory of a stage."""
-        table = self.table(stage)
-        if table.host_bytes is None:
-            return 0.0
-        return sum(sum(per_policy) * float(table.host_bytes[k]) for k, per_policy in enumerate(policies))
+        fits = self.peak_bytes(stage, policies, received) <= self.table(stage).usable_bytes
+        return fits and self.fits_host(stage, policies)

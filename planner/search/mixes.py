@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from planner.cost.model import CostModel
     from planner.cost.tables import MixedProblem
     from planner.search.candidates import Limits
+    from planner.search.mix_progress import MixReporter
     from planner.search.mixed.driver import MixedOutcome
     from planner.search.outcome import Outcome, SearchSettings, WhyStopped
     from planner.search.solve import SolveOptions
@@ -68,36 +69,53 @@ def search_all_shapes(
     outcome: Outcome,
     deadline: float,
     interrupted: Callable[[], bool],
+    say: MixReporter | None = None,
 ) -> AllShapes:
     """Search the mixes of a problem, from the outcome of the search for identical pipelines. deadline: of
-    time.monotonic().
+    time.monotonic().  say: told how the search goes on.
     """
+    from planner.search.mix_progress import MixReporter
     from planner.search.mixed.driver import Start, search_mixes
 
     now = time.monotonic()
+    say = MixReporter(None, now) if say is None else say
     middle = now + _IMPROVEMENT_SHARE * (deadline - now)
 
     def stop() -> bool:
+        say.tick()
         return interrupted() or time.monotonic() >= deadline
 
     late = False
 
     def hurry() -> bool:
         nonlocal late
+        say.tick()
         late = late or time.monotonic() >= middle
         return late or interrupted()
 
     pinned = model.constraints.data_parallel
     numbers = None if pinned is None else (pinned if isinstance(pinned, tuple) else (pinned,))
     start = Start(outcome.leaf, outcome.split, outcome.step_time)
+    floor = min(outcome.bound, mix_floor(problem, settings.limits))
+    say.begin(outcome.step_time, floor)
     solver = settings.program_solver
     mixed = search_mixes(
-        problem, settings.limits, numbers, start, settings.gap, stop, hurry, solver, settings.jobs, deadline
+        problem,
+        settings.limits,
+        numbers,
+        start,
+        settings.gap,
+        stop,
+        hurry,
+        solver,
+        jobs=settings.jobs,
+        deadline=deadline,
+        enter=say.enter,
     )
     bound = mixed.bound
     if any(s.expert_parallel > 1 for s in problem.settings):  # expert groups are never mixed
         bound = min(bound, outcome.bound)
-    bound = max(bound, min(outcome.bound, mix_floor(problem, settings.limits)))
+    bound = max(bound, floor)
     return AllShapes(mixed, bound, late, late or stop())
 
 
@@ -111,6 +129,7 @@ def best_of_all_shapes(
     deadline: float,
     interrupted: Callable[[], bool],
     older: Older,
+    say: MixReporter,
 ) -> Found | None:
     """The best plan of all, pipelines of several shapes allowed, from the best one of identical pipelines.
 
@@ -119,7 +138,7 @@ def best_of_all_shapes(
     """
     from planner.search.choices import choices_of_mix
 
-    searched = search_all_shapes(problem, model, settings, outcome, deadline, interrupted)
+    searched = search_all_shapes(problem, model, settings, outcome, deadline, interrupted, say)
     mixed, bound = searched.mixed, searched.bound
     if single is None and not mixed.entries:
         if math.isinf(mixed.bound) or older.plan is not None:

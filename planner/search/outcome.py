@@ -47,13 +47,17 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """Where the search stands; objective and bound in the objective's unit."""
+    """Where the search stands; objective and bound in the objective's unit.
+
+    phase: of the search for mixes of shapes, whose `candidates` and `solved` count mixes looked at; else empty.
+    """
 
     candidates: int
     solved: int
     objective: float | None
     bound: float | None
     elapsed_s: float
+    phase: str = ""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ class StageProgram:
     update: list[Any] = field(default_factory=list)
     send_forward: list[Any] = field(default_factory=list)
     send_backward: list[Any] = field(default_factory=list)
+    used: dict[tuple[int, int, int], Any] = field(default_factory=dict)
     step: Any = None
     num_rows: int = 0
 
@@ -195,25 +196,7 @@ def limit_memory(m: StageProgram) -> None:
             if stage == s
         )
         room = (table.usable_bytes - table.fixed_bytes) / _GIB
-        m.lp += used + hold_working_set(m, s) <= room, f"memory__s{s}"
-
-
-def limit_host_memory(m: StageProgram) -> None:
-    """The optimizer states that a stage offloads fit its share of host memory.
-
-    for all stages s:    sum_r host[s, r] * count[s, r] <= usable_host[s]    (GiB)
-    """
-    import pulp
-
-    for s in m.stages:
-        table = m.leaf.table(s)
-        if table.host_bytes is None or not math.isfinite(table.usable_host_bytes):
-            continue
-        most = sum(m.windows.run_bounds(s, r)[1] * float(table.host_bytes[m.run_kind(r)]) for r in m.runs)
-        if most <= table.usable_host_bytes:
-            continue
-        held = pulp.lpSum(float(table.host_bytes[m.run_kind(r)]) / _GIB * m.count[s, r] for r in m.runs)
-        m.lp += held <= table.usable_host_bytes / _GIB, f"host__s{s}"
+        m.lp += used + hold_working_set(m, s) + hold_staging(m, s) <= room, f"memory__s{s}"
 
 
 def hold_working_set(m: StageProgram, s: int) -> Any:
@@ -223,8 +206,6 @@ def hold_working_set(m: StageProgram, s: int) -> Any:
         working[s] >= transient[s, r, q] * used[s, r, q],   take[s, r, q] <= most[s, r] * used[s, r, q]
     Only what exceeds the least working set needs a binary.
     """
-    import pulp
-
     table = m.leaf.table(s)
     sizes = {(r, q): float(table.transient_bytes[q, m.run_kind(r)]) / _GIB for (stage, r, q) in m.take if stage == s}
     least, most = min(sizes.values()), max(sizes.values())
@@ -233,16 +214,73 @@ def hold_working_set(m: StageProgram, s: int) -> Any:
     working = m.lp.add_variable(f"working__s{s}", least, most)
     for (r, q), size in sizes.items():
         if size > least:
-            used = m.lp.add_variable(f"used__s{s}__r{r}__q{q}", 0, 1, pulp.LpInteger)
-            m.lp += m.take[s, r, q] <= m.windows.run_bounds(s, r)[1] * used, f"use__s{s}__r{r}__q{q}"
-            m.lp += working >= least + (size - least) * used, f"working__s{s}__r{r}__q{q}"
+            m.lp += working >= least + (size - least) * _used(m, s, r, q), f"working__s{s}__r{r}__q{q}"
     return working
+
+
+def _used(m: StageProgram, s: int, r: int, q: int) -> Any:
+    """Whether stage s has layers of run r under policy q, at least."""
+    import pulp
+
+    if (s, r, q) not in m.used:
+        m.used[s, r, q] = m.lp.add_variable(f"used__s{s}__r{r}__q{q}", 0, 1, pulp.LpInteger)
+        m.lp += m.take[s, r, q] <= m.windows.run_bounds(s, r)[1] * m.used[s, r, q], f"use__s{s}__r{r}__q{q}"
+    return m.used[s, r, q]
+
+
+def hold_staging(m: StageProgram, s: int) -> Any:
+    """A stage that offloads has the staging buffers of its largest offloaded layer.
+
+    for all r, q that offload, with take[s, r, q] possible:    (GiB)
+        staging[s] >= staging[s, r, q] * used[s, r, q]
+    """
+    host = m.leaf.table(s).offload
+    if host is None:
+        return 0.0
+    sizes = {(r, q): float(host.staging_bytes[q, m.run_kind(r)]) / _GIB for (stage, r, q) in m.take if stage == s}
+    most = max(sizes.values())
+    if not most:
+        return 0.0
+    staging = m.lp.add_variable(f"staging__s{s}", 0, most)
+    for (r, q), size in sizes.items():
+        if size:
+            m.lp += staging >= size * _used(m, s, r, q), f"staging__s{s}__r{r}__q{q}"
+    return staging
+
+
+def limit_host_memory(m: StageProgram) -> None:
+    """What each stage offloads, optimizer states and activations together, fits the chip's share of host memory.
+
+    for all stages s:    (GiB)
+        sum_{r,q} (states[s, r] + in_flight[s] * host[s, r, q]) * take[s, r, q] <= usable_host[s]
+    """
+    import pulp
+
+    for s in m.stages:
+        table, k_s = m.leaf.table(s), m.leaf.in_flight[s]
+        if not table.uses_host or not math.isfinite(table.usable_host_bytes):
+            continue
+        states, host = table.host_bytes, table.offload
+        sizes: dict[tuple[int, int], float] = {}
+        for stage, r, q in m.take:
+            if stage == s:
+                kind = m.run_kind(r)
+                sizes[r, q] = 0.0 if states is None else float(states[kind])
+                sizes[r, q] += 0.0 if host is None else k_s * float(host.host_bytes[q, kind])
+        most = sum(
+            m.windows.run_bounds(s, r)[1] * max((size for (run, _), size in sizes.items() if run == r), default=0.0)
+            for r in m.runs
+        )
+        if most > table.usable_host_bytes:
+            held = pulp.lpSum(size / _GIB * m.take[s, r, q] for (r, q), size in sizes.items() if size)
+            m.lp += held <= table.usable_host_bytes / _GIB, f"host__s{s}"
 
 
 def define_times(m: StageProgram) -> None:
     """Stage, update and transfer times as expressions of the layers held (multiples of the time unit).
 
-    F_s = sum_{r,q} forward[s, r] take;  B_s = sum_{r,q} (backward[s, r] + recompute[s, r, q]) take;  u_s likewise
+    F_s = sum_{r,q} (forward[s, r] + wait[s, r, q]) take;  B_s = sum_{r,q} (backward[s, r] + recompute[s, r, q]) take
+    u_s = sum_{r,q} update[s, r] take
     c_j = sum_r transfer[j, r] (cut j lies in run r: started[j, r] - started[j, r+1])
     """
     import pulp
@@ -252,7 +290,11 @@ def define_times(m: StageProgram) -> None:
         items = [(r, q, v) for (stage, r, q), v in m.take.items() if stage == s]
         total = table.backward_input_s + table.backward_weight_s
         after = table.reduction_s + table.optimizer_s
-        m.forward.append(pulp.lpSum(float(table.forward_s[m.run_kind(r)]) / m.unit_s * v for r, _, v in items))
+        forward = table.forward_s[None, :] + (0.0 if table.offload is None else table.offload.forward_s)
+        only = len(forward) == 1
+        m.forward.append(
+            pulp.lpSum(float(forward[0 if only else q, m.run_kind(r)]) / m.unit_s * v for r, q, v in items)
+        )
         m.backward.append(
             pulp.lpSum(
                 float(total[m.run_kind(r)] + table.recompute_s[q, m.run_kind(r)]) / m.unit_s * v for r, q, v in items

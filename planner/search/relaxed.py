@@ -65,7 +65,7 @@ class RelaxedProblem:
             return None
         scale = self.memory_scale
         return replace(
-            table, usable_bytes=table.usable_bytes * scale, usable_host_bytes=table.usable_host_bytes * scale
+            table, usable_bytes=table.usable_bytes * scale, usable_host_bytes=_scaled(table.usable_host_bytes, scale)
         )
 
     def least_layer_s(self, group: int, mode: Mode, setting: Setting) -> Floats | None:
@@ -87,3 +87,8 @@ class RelaxedProblem:
 
     def reduction(self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int = 1) -> Reduction:
         return self.base.reduction(own, holders, setting, sharing)
+
+
+def _scaled(limit: float, scale: float) -> float:
+    """A limit of nothing (chips that share their memory with the host) stays one, however large the scale."""
+    return limit * scale if limit else 0.0

@@ -15,6 +15,7 @@ from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
 from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchProgress, SearchSettings, WhyStopped, search
 from planner.search.highs import SolverName, require_solver, start_log
+from planner.search.mix_progress import MixReporter
 from planner.search.mixes import IDENTICAL_SHARE, best_of_all_shapes, ignored_shapes, why_identical
 from planner.search.on_uplinks import found_on_uplinks
 from planner.search.outcome import Found
@@ -63,7 +64,7 @@ class SolveOptions:
 @dataclass(frozen=True)
 class Progress:
     """Where a search stands. incumbent_s and bound_s: step times in seconds (with the objective `cost`: currency a
-    step).
+    step).  phase: of the search for mixes of shapes, whose `candidates` and `solved` count mixes looked at; else empty.
     """
 
     candidates: int
@@ -72,6 +73,7 @@ class Progress:
     bound_s: float | None
     gap: float | None
     elapsed_s: float
+    phase: str = ""
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,10 @@ def solve(
         found = single = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
         if mixes and not interrupted():
             deadline = begin + limit * (1.0 if cost.uplinks is None else 1 - _PLACING_SHARE)
-            found = best_of_all_shapes(problem, cost, model, settings, outcome, found, deadline, interrupted, older)
+            say = MixReporter(_forward(progress), begin)
+            found = best_of_all_shapes(
+                problem, cost, model, settings, outcome, found, deadline, interrupted, older, say
+            )
         if found is not None and cost.uplinks is not None:
             candidates = found, single or found
             found = found_on_uplinks(problem, cost, settings, outcome, candidates, begin + limit, interrupted)
@@ -222,7 +227,7 @@ def _forward(progress: Callable[[Progress], None] | None) -> Callable[[SearchPro
 
     def forward(p: SearchProgress) -> None:
         gap = (p.objective - p.bound) / p.objective if p.objective and p.bound is not None else None
-        progress(Progress(p.candidates, p.solved, p.objective, p.bound, gap, p.elapsed_s))
+        progress(Progress(p.candidates, p.solved, p.objective, p.bound, gap, p.elapsed_s, p.phase))
 
     return forward
 

@@ -12,6 +12,8 @@ from planner.search.leaf import Leaf, Split
 from planner.search.links import waits
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -298,17 +300,34 @@ def choose_policies(
     received: elements that the stage receives (`Leaf.received`).
     Cheapest exchanges first; if that fails, everything at its most frugal and back towards the fastest while it fits.
     """
+    import numpy as np
+
     table, options = leaf.table(stage), leaf.options(stage)
     num_policies = table.recompute_s.shape[0]
-    fastest = table.recompute_s.argmin(axis=0)
+    fastest = table.added_s.argmin(axis=0)
     chosen = [[0] * num_policies for _ in counts]
     for k, n in enumerate(counts):
         chosen[k][int(fastest[k])] = n
     exchanges = options.whole_exchanges()
-    for kind, source, target in exchanges:
-        _exchange(leaf, stage, chosen, (kind, source, target), received)
+    for step in (*exchanges, *options.exchanges_on_chip):
+        _exchange(leaf, stage, chosen, step, received)
     if leaf.fits(stage, _frozen(chosen), received):
         return _frozen(chosen)
+    if table.offload is None:
+        return _from_frugal(leaf, stage, chosen, exchanges, received)
+    on_chip = np.where(table.offload.host_bytes > 0, np.inf, table.added_s).argmin(axis=0)
+    for first, steps in ((on_chip, options.exchanges_on_chip), (fastest, exchanges)):
+        chosen = [[n if q == first[k] else 0 for q in range(num_policies)] for k, n in enumerate(counts)]
+        found = _from_frugal(leaf, stage, chosen, steps, received)
+        if found is not None:
+            return found
+    return None
+
+
+def _from_frugal(
+    leaf: Leaf, stage: int, chosen: list[list[int]], exchanges: Sequence[tuple[int, int, int]], received: float
+) -> tuple[tuple[int, ...], ...] | None:
+    """Every exchange made, and taken back layer by layer while the stage fits; None when it never does."""
     for kind, source, target in exchanges:
         chosen[kind][target] += chosen[kind][source]
         chosen[kind][source] = 0
@@ -338,6 +357,20 @@ def _exchange(leaf: Leaf, stage: int, chosen: list[list[int]], step: tuple[int, 
         missing = leaf.peak_bytes(stage, _frozen(chosen), received) - table.usable_bytes
         if missing <= 0:
             return
-        n = min(chosen[kind][source], max(1, int(missing / freed)))
+        n = min(chosen[kind][source], max(1, int(missing / freed)), _host_room(leaf, stage, chosen, step))
+        if n < 1:
+            return
         chosen[kind][source] -= n
         chosen[kind][target] += n
+
+
+def _host_room(leaf: Leaf, stage: int, chosen: list[list[int]], step: tuple[int, int, int]) -> int:
+    """Layers whose exchange the host's memory still has room for."""
+    kind, source, target = step
+    table = leaf.table(stage)
+    host, usable = table.offload, table.usable_host_bytes
+    if host is None or usable == float("inf"):
+        return sum(chosen[kind])
+    more = leaf.in_flight[stage] * float(host.host_bytes[target, kind] - host.host_bytes[source, kind])
+    left = usable - leaf.host_bytes(stage, _frozen(chosen))
+    return sum(chosen[kind]) if more <= 0 else max(0, int(left / more))

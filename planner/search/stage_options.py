@@ -61,16 +61,23 @@ class StageOptions:
 
         self.table, self.intervals = table, intervals
         counts = intervals.counts.astype(float)
-        self._cheapest = table.recompute_s.argmin(axis=0)
+        self._added = table.added_s
+        self._cheapest = self._added.argmin(axis=0)
         kinds = np.arange(counts.shape[1])
         base = table.forward_s + table.backward_input_s + table.backward_weight_s
-        self._base_recompute = table.recompute_s[self._cheapest, kinds]
+        self._base_recompute = self._added[self._cheapest, kinds]
         self.layer_time: Floats = base + self._base_recompute
         self._saved = table.saved_bytes[self._cheapest, kinds]
         self._counts = counts
         self.work: Floats = counts @ work
         self.update: Floats = counts @ (table.reduction_s + table.optimizer_s) + table.fixed_update_s
         self.forward: Floats = counts @ table.forward_s
+        self.waits: tuple[Floats, Floats] | None = None
+        """The most that policies add to the forward pass of each piece, and its time without (s); None where they only
+        add to the backward one."""
+        if table.offload is not None:
+            least = base + table.recompute_s.min(axis=0)
+            self.waits = counts @ table.offload.forward_s.max(axis=0), counts @ least
         self._plain_time: Floats = counts @ self.layer_time
         static = counts @ table.static_bytes + table.fixed_bytes
         present = counts > 0
@@ -95,10 +102,16 @@ class StageOptions:
         """The least share of the backward pass in a layer's time, at least 1/2: max(F, B) >= share x t for every stage,
         recompute or not.
         """
+        import numpy as np
+
         table = self.table
         total = table.forward_s + table.backward_input_s + table.backward_weight_s
         busy = total > 0
-        share = (table.backward_input_s + table.backward_weight_s)[busy] / total[busy]
+        backward = table.backward_input_s + table.backward_weight_s
+        share = backward[busy] / total[busy]
+        if table.offload is not None and share.size:
+            slower = (backward + table.recompute_s)[:, busy] / (total + table.added_s)[:, busy]
+            share = np.minimum(share, slower.min(axis=0))
         return max(0.5, float(share.min())) if share.size else 0.5
 
     @cached_property
@@ -124,19 +137,31 @@ class StageOptions:
         """(kind, policy before, policy after) of the exchanges, cheapest second per byte first."""
         return [(e.kind, e.source, e.target) for e in self._exchanges]
 
-    def _find_exchanges(self) -> list[_Exchange]:
+    @cached_property
+    def exchanges_on_chip(self) -> list[tuple[int, int, int]]:
+        """The same without policies that take host memory; empty where there are none."""
+        host = self.table.offload
+        if host is None:
+            return []
+        found = self._find_exchanges(host.host_bytes > 0)
+        return [(e.kind, e.source, e.target) for e in found]
+
+    def _find_exchanges(self, left_out: NDArray[np.bool_] | None = None) -> list[_Exchange]:
         """Recompute steps along each kind's lower convex hull of (saved bytes, seconds), cheapest second per byte
-        first.
+        first. left_out: (Q, K) policies that are none to change to.
         """
+        import numpy as np
+
         steps: list[_Exchange] = []
-        recompute, saved = self.table.recompute_s, self.table.saved_bytes
+        recompute, saved = self._added, self.table.saved_bytes
         for kind in range(recompute.shape[1]):
-            point = int(self._cheapest[kind])
+            first = recompute[:, kind] if left_out is None else np.where(left_out[:, kind], np.inf, recompute[:, kind])
+            point = int(first.argmin())
             while True:
                 best: tuple[float, int] | None = None
                 for q in range(recompute.shape[0]):
                     freed = saved[point, kind] - saved[q, kind]
-                    if freed > 0:
+                    if freed > 0 and (left_out is None or not left_out[q, kind]):
                         slope = (recompute[q, kind] - recompute[point, kind]) / freed
                         if best is None or (slope, -freed) < (best[0], -(saved[point, kind] - saved[best[1], kind])):
                             best = (slope, q)
@@ -159,9 +184,9 @@ class StageOptions:
         """The least working set that recompute brings: some layer runs under another policy than its fastest."""
         import numpy as np
 
-        least = np.full(present.shape[1], np.inf)
-        for step in self._exchanges:
-            least[step.kind] = min(least[step.kind], float(self.table.transient_bytes[step.target, step.kind]))
+        kinds = np.arange(present.shape[1])
+        frees = self.table.saved_bytes < self.table.saved_bytes[self._cheapest, kinds][None, :]
+        least = np.where(frees, self.table.transient_bytes, np.inf).min(axis=0)
         smallest: Floats = np.where(present, least[None, :], np.inf).min(axis=1)
         return np.where(np.isfinite(smallest), smallest, 0.0)
 

@@ -95,6 +95,12 @@ class StageLimits:
         times = np.array([options.times(k) for k in in_flight])
         self.time: Floats = times[np.arange(len(in_flight))[None, :, None], self._pieces]
         self.forward: Floats = np.append(options.forward, 0.0)[self._pieces]
+        self.spread: Floats | float = 0.0
+        """The forward pass of a piece takes at most so much longer than `forward`, the rest of its time backward."""
+        if options.waits is not None:
+            wait, least = (np.append(values, 0.0)[self._pieces] for values in options.waits)
+            slower = np.where(np.isfinite(self.time), self.time - least, 0.0)
+            self.spread = np.clip(slower, 0.0, wait)
         self.update: Floats = np.append(options.update, np.inf)[self._pieces]
         self.in_flight: Floats = np.array(in_flight, dtype=float)[None, :, None]
         self.limit: Floats = self._limits()
@@ -132,10 +138,14 @@ class StageLimits:
         return longest
 
     def _limits(self) -> Floats:
-        """The most that may lie behind each piece: the least of the thresholds of all rows but the last."""
+        """The most that may lie behind each piece: the least of the thresholds of all rows but the last.
+
+        They are loosest where forward and backward are as equal as they can be.
+        """
         import numpy as np
 
-        asked, k, time, forward = self.asked, self.in_flight, self.time, self.forward
+        asked, k, time = self.asked, self.in_flight, self.time
+        forward = np.clip(time / 2, self.forward, self.forward + self.spread)
         m, room = asked.root.micro_batches, asked.step_time - asked.least_update
         with np.errstate(invalid="ignore"):
             backward = time - forward
@@ -161,7 +171,7 @@ class StageLimits:
         m, layers = asked.root.micro_batches, asked.front.forward
         ends = np.minimum(np.arange(len(layers) - 1) + np.arange(1, self.longest + 1)[:, None, None], len(layers) - 1)
         with np.errstate(invalid="ignore"):
-            backward = self.time - forward
+            backward = self.time - forward - self.spread
             after = np.minimum(np.where(m > k, k, m) * backward, layers[-1] - layers[ends])
             left = asked.step_time - longest - asked.front.forward[:-1] - forward - after
             rest = left - (m - k) * self.time
@@ -213,7 +223,8 @@ class CloserLimits:
         self.forward: Floats = forward
         with np.errstate(invalid="ignore"):
             ends = np.minimum(room - of.update, asked.step_time - asked.least_update - asked.front.time[:-1])
-            short = np.minimum(forward, backward)
+            nearest = np.clip(time / 2, forward, forward + of.spread)
+            short, backward = np.minimum(nearest, time - nearest), backward - of.spread
             self.span_limit: Floats = ends - time
             self.low: Floats = np.where(steady, (k - 1) * forward, (m - 1) * short)
             self.high: Floats = np.where(steady, (k - 1) * backward, 0.0)

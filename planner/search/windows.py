@@ -58,19 +58,30 @@ class Windows:
     def memory_binds(self, s: int) -> bool:
         """Whether some choice within the windows could exceed the stage's memory without recompute."""
         table, k_s = self.leaf.table(s), self.leaf.in_flight[s]
+        if table.offload is not None and self.host_binds(s):
+            return True
         total, working = table.fixed_bytes, 0.0
         for r, run in enumerate(self.runs):
             most = self.run_bounds(s, r)[1]
             if most:
-                q = int(table.recompute_s[:, run.kind].argmin())
+                q = int(table.added_s[:, run.kind].argmin())
                 total += most * float(table.static_bytes[run.kind] + k_s * table.saved_bytes[q, run.kind])
                 working = max(working, float(table.transient_bytes[q, run.kind]))
         return total + working > table.usable_bytes
+
+    def host_binds(self, s: int) -> bool:
+        """Whether some layer's fastest policy takes host memory: more than time and the chip's memory counts then."""
+        table = self.leaf.table(s)
+        fastest = [int(table.added_s[:, run.kind].argmin()) for run in self.runs]
+        host = table.offload
+        return host is not None and any(host.host_bytes[q, run.kind] for q, run in zip(fastest, self.runs, strict=True))
 
     def policies(self, s: int, kind: int, recompute: Any) -> tuple[int, ...]:
         """Policies worth having: all when memory may bind, else only the fastest; a policy that costs more time and
         keeps no less is left out.
         """
+        if self.leaf.table(s).offload is not None:
+            return self._policies_beside_offload(s, kind)
         fastest = int(recompute[:, kind].argmin())
         if not self.memory_binds(s):
             return (fastest,)
@@ -90,5 +101,24 @@ class Windows:
                 if p != q
             )
             if not worse:
+                keep.append(q)
+        return tuple(keep)
+
+    def _policies_beside_offload(self, s: int, kind: int) -> tuple[int, ...]:
+        """The same where policies add to the forward pass too, and fill host memory: no other is as good in all."""
+        import numpy as np
+
+        table = self.leaf.table(s)
+        host = table.offload
+        assert host is not None
+        costs = [table.recompute_s[:, kind], host.forward_s[:, kind]]
+        if self.memory_binds(s):
+            costs += [table.saved_bytes[:, kind], table.transient_bytes[:, kind]]
+            costs += [host.host_bytes[:, kind], host.staging_bytes[:, kind]]
+        rows = np.array(costs).T
+        keep = []
+        for q, row in enumerate(rows):
+            others = ((p, other) for p, other in enumerate(rows) if p != q)
+            if not any((other <= row).all() and (p < q or (other < row).any()) for p, other in others):
                 keep.append(q)
         return tuple(keep)

@@ -236,7 +236,7 @@ class Cluster(SpecModel):
 
 
 def _without(document: dict[str, Any], *keys: str) -> dict[str, Any]:
-    """A document in which `keys` only stand when there is something: what says nothing new stays as it always was."""
+    """A document in which each key only stands when there is something: what says nothing stays as it always was."""
     for key in keys:
         if document.get(key) is None:
             document.pop(key, None)

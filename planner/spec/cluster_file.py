@@ -87,7 +87,9 @@ class NodeGroupEntry(SpecModel):
     """Memory of each chip that stays free: `6 %` or `4 GiB`. Absent: the cluster's reserve."""
 
     host_memory_bytes: MemoryBytes | None = Field(default=None, alias="host_memory", examples=["1.5 TiB"])
-    """Memory of one node's host that training may use, all its chips together: for `training.offload_optimizer`."""
+    """Memory of one node's host that training may use, all its chips together, each an equal share: for activations and
+    optimizer states that are offloaded. Absent: activations are not limited, and a plan that may offload them says so;
+    optimizer states stay on the chips."""
 
     host_memory_bandwidth_bytes_per_s: Bandwidth | None = Field(
         default=None, alias="host_memory_bandwidth", examples=["300 GB/s"]

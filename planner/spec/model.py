@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 Optimizer = Literal["adamw", "sgd", "adafactor", "muon"]
-RecomputePolicy = Literal["none", "selective", "full"]
+RecomputePolicy = Literal["none", "selective", "full", "offload", "selective_offload", "full_offload"]
 Schedule = Literal["gpipe", "1f1b", "eager_1f1b"]
 
 KNOWN_SCHEDULES = ("gpipe", "1f1b", "eager_1f1b")
@@ -94,7 +94,7 @@ _Batch = Annotated[
 _Schedules = Annotated[
     tuple[Annotated[Schedule, BeforeValidator(_read_schedule)], ...], filled("schedule", 8), AfterValidator(distinct)
 ]
-_Policies = Annotated[tuple[RecomputePolicy, ...], filled("recompute policy", 3), AfterValidator(distinct)]
+_Policies = Annotated[tuple[RecomputePolicy, ...], filled("recompute policy", 6), AfterValidator(distinct)]
 _Number = Annotated[
     int, whole_number("a number of this list", 1, 1_000_000), WithJsonSchema({"type": "integer", "minimum": 1})
 ]
@@ -152,7 +152,8 @@ class Training(SpecModel):
     `host_memory` and `host_memory_bandwidth` of the node group."""
 
     recompute: _Policies = ("none", "selective", "full")
-    """Recompute policies that each layer may choose from."""
+    """Recompute policies that each layer may choose from. `offload`, `selective_offload` and `full_offload` send what
+    `none`, `selective` and `full` keep to the host's memory until the backward pass; not used unless listed."""
 
     schedules: _Schedules = ("1f1b",)
     """Pipeline schedules to choose from."""

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    WithJsonSchema,
+    model_serializer,
+)
 
 from planner.spec.base import (
     Bandwidth,
@@ -154,7 +161,12 @@ class _ChipFigures(SpecModel):
     """Chips in one node; a node group may say otherwise."""
 
     host_staging_bytes_per_s: Bandwidth | None = Field(default=None, alias="host_staging", examples=["25 GB/s"])
-    """Copy rate between chip and host memory, one direction: what a transfer staged through the host runs at."""
+    """Copy rate between chip and host memory, one direction: what a transfer staged through the host runs at, and an
+    offloaded activation."""
+
+    chips_per_host_link: _ChipsPerNode | None = Field(default=None, examples=["2"])
+    """Chips of a node that share one link of rate `host_staging` to the host: copies that they make at once share it.
+    Absent: each chip has its own."""
 
     measured: Measured | None = None
     """Measured figures."""
@@ -195,6 +207,13 @@ class Chip(_ChipFigures):
         """The memory that planning starts from: as reported where known, else as sold."""
         return self.reported_memory_bytes or self.memory_bytes
 
+    @model_serializer(mode="wrap")
+    def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        document: dict[str, Any] = handler(self)
+        if self.chips_per_host_link is None:
+            document.pop("chips_per_host_link", None)
+        return document
+
 
 class ProfileFile(_ChipFigures):
     """A profile file: one chip. Its name is the file's name."""
@@ -234,6 +253,7 @@ def _figures() -> dict[str, tuple[str, ...]]:
         "intra_node": link,
         "nic": link,
         "host_staging": (),
+        "chips_per_host_link": (),
         "measured": ("matmul", "memory_bandwidth", "allreduce"),
         "efficiency": ("matmul", "attention", "memory", "intra_node", "network"),
         "unified_memory": (),

@@ -61,7 +61,7 @@ training:
   # zero: 1                          # 0, 1, 2, 3; or a list, to choose from for each node group
   # offload_optimizer: never         # never, allowed, always: optimizer states in host memory
   # stage_replicas: [1]              # chip groups that share each micro-batch of a stage, such as [1, 2, 4]
-  # recompute: [none, selective, full]
+  # recompute: [none, selective, full]   # more: offload, selective_offload, full_offload
   # schedules: [1f1b]                # gpipe, 1f1b, eager_1f1b
   # tokens: 15 T tokens              # no default; turns a plan into days and total cost
 

@@ -20,6 +20,11 @@ def test_what_is_not_known_yet_is_left_out() -> None:
     assert progress_text(Progress(4, 0, None, None, None, 0.4)) == "0 of 4 candidates solved, 0 s"
 
 
+def test_the_search_for_mixes_names_its_phase() -> None:
+    mixes = Progress(240, 240, 12.3, 12.1, 0.0163, 9.0, "better mixes")
+    assert progress_text(mixes) == "better mixes, 240 looked at, step 12.3 s, bound 12.1 s, gap 1.6 %, 9 s"
+
+
 def test_a_search_for_least_cost_counts_money() -> None:
     assert "step 12.34 USD, bound 12.1 USD" in progress_text(HALF_WAY, "USD")
 

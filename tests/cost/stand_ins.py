@@ -45,6 +45,7 @@ class Chip:
     memory_bandwidth_bytes_per_s: float | None = 1000.0 * GB
     intra_node: Interconnect | None = Interconnect(100 * GB)
     host_staging_bytes_per_s: float | None = None
+    chips_per_host_link: int | None = None
     measured: Measured | None = None
     efficiency: Efficiency | None = Efficiency()
     unified_memory: bool = False

@@ -40,11 +40,6 @@ fill__s1: take__s1__r1__q0 + take__s1__r1__q1 + take__s1__r2__q0 >= 1
 memory__s0: 6 take__s0__r0__q0 + 8 take__s0__r1__q0 + 4 take__s0__r1__q1 + working__s0 <= 19
 memory__s1: 5 take__s1__r1__q0 + 3 take__s1__r1__q1 + 6 take__s1__r2__q0 + working__s1 <= 19
 """,
-    # the states of embedding, layer and head take 2, 3 and 4 GiB of host memory; stage 0 cannot hold the head
-    "limit_host_memory": """
-host__s0: 2 take__s0__r0__q0 + 3 take__s0__r1__q0 + 3 take__s0__r1__q1 <= 10
-host__s1: 3 take__s1__r1__q0 + 3 take__s1__r1__q1 + 4 take__s1__r2__q0 <= 10
-""",
     # least working set 0.5 GiB; a recomputed layer needs 1.5, the head 2
     "hold_working_set": """
 use__s0__r1__q1: take__s0__r1__q1 - 3 used__s0__r1__q1 <= 0
@@ -53,6 +48,19 @@ use__s1__r2__q0: take__s1__r2__q0 - used__s1__r2__q0 <= 0
 working__s0__r1__q1: - used__s0__r1__q1 + working__s0 >= 0.5
 working__s1__r1__q1: - used__s1__r1__q1 + working__s1 >= 0.5
 working__s1__r2__q0: - 1.5 used__s1__r2__q0 + working__s1 >= 0.5
+""",
+    # 10 GiB of host memory: the states of embedding, layer and head take 2, 3 and 4; an offloaded layer has 3 more
+    # for each of two micro-batches on stage 0 and one on stage 1, embedding and head 1
+    "limit_host_memory": """
+host__s0: 2 take__s0__r0__q0 + 4 take__s0__r0__q2 + 3 take__s0__r1__q0 + 3 take__s0__r1__q1 + 9 take__s0__r1__q2 <= 10
+host__s1: 3 take__s1__r1__q0 + 3 take__s1__r1__q1 + 6 take__s1__r1__q2 + 4 take__s1__r2__q0 + 5 take__s1__r2__q2 <= 10
+""",
+    # both ways at once: 6 GiB of buffers for a layer, 2 for embedding and head
+    "hold_staging": """
+staging__s0__r0__q2: staging__s0 - 2 used__s0__r0__q2 >= 0
+staging__s0__r1__q2: staging__s0 - 6 used__s0__r1__q2 >= 0
+staging__s1__r1__q2: staging__s1 - 6 used__s1__r1__q2 >= 0
+staging__s1__r2__q2: staging__s1 - 2 used__s1__r2__q2 >= 0
 """,
     # stage 0 alone, m = 4, k = 2, no way round: 3 (F + B) + F + B + update = 4 x 3 + 1 = 13 s an embedding (4.33
     # units), 4 x 6 + 0.5 = 24.5 s a layer,
@@ -70,18 +78,24 @@ FAMILIES = {
     "limit_host_memory": ("host",),
     "hold_working_set": ("use", "working"),
     "bound_step": ("step",),
+    "hold_staging": ("staging",),
 }
 
 
-def tiny_program() -> StageProgram:
-    leaf = tiny_leaf(usable_host_gib=10.0)
+ON_HOST = ("limit_host_memory", "hold_staging")
+"""Families of leaves whose layers may be offloaded."""
+
+
+def tiny_program(usable_host_gib: float = 10.0, offloads: bool = False) -> StageProgram:
+    leaf = tiny_leaf(usable_host_gib=usable_host_gib, offloads=offloads)
     rows = window_rows(leaf.micro_batches, leaf.in_flight, 0, 0)[:1]
     return build_program(leaf, Windows.whole(leaf), 1000.0, rows)
 
 
 @pytest.mark.parametrize("family", GOLDENS)
 def test_constraint_family_reads_as_its_golden(family: str) -> None:
-    assert family_as_text(tiny_program().lp, *FAMILIES[family]) == GOLDENS[family].strip()
+    m = tiny_program(offloads=family in ON_HOST)
+    assert family_as_text(m.lp, *FAMILIES[family]) == GOLDENS[family].strip()
 
 
 def test_pinned_stages_have_their_number_of_layers() -> None:
@@ -100,6 +114,29 @@ def test_transfer_times_follow_the_kind_before_the_cut() -> None:
     m = tiny_program()
     assert m.send_forward[0].constant == pytest.approx(0.5 / 3)
     assert expression(m.send_forward[0].items()) == "- 0.0833333 started__s0__r1"
+
+
+def test_offloaded_layers_take_memory_and_time_where_they_wait() -> None:
+    # on stage 0: static 2 GiB, nothing for micro-batches; 4 x (2.5 + 5) + 0.5 = 30.5 s of a layer (10.17 units)
+    m = tiny_program(offloads=True)
+    memory, step = family_as_text(m.lp, "memory"), family_as_text(m.lp, "step")
+    assert "memory__s0: staging__s0 + 6 take__s0__r0__q0 + 4 take__s0__r0__q2 + 8 take__s0__r1__q0" in memory
+    assert "+ 2 take__s0__r1__q2 + working__s0 <= 19" in memory
+    assert "- 10.1667 take__s0__r1__q2" in step
+
+
+def test_states_alone_take_host_memory() -> None:
+    # stage 0 cannot hold the head
+    assert family_as_text(tiny_program().lp, "host") == "\n".join(
+        [
+            "host__s0: 2 take__s0__r0__q0 + 3 take__s0__r1__q0 + 3 take__s0__r1__q1 <= 10",
+            "host__s1: 3 take__s1__r1__q0 + 3 take__s1__r1__q1 + 4 take__s1__r2__q0 <= 10",
+        ]
+    )
+
+
+def test_host_memory_without_a_limit_has_no_rows() -> None:
+    assert family_as_text(tiny_program(float("inf"), offloads=True).lp, "host") == ""
 
 
 def test_without_memory_pressure_no_recompute_is_offered() -> None:

@@ -5,11 +5,11 @@ tight.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from planner.cost.tables import Chain, ChipGroup, LayerTable, Mode, Setting, TransferTable
+from planner.cost.tables import Chain, ChipGroup, LayerTable, Mode, Offload, Setting, TransferTable
 from planner.search.candidates import Limits, Root
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf
@@ -28,6 +28,7 @@ class TinyProblem:
 
     usable_gib: float = 20.0
     usable_host_gib: float = math.inf
+    offloads: bool = False
     chain: Chain = CHAIN
     groups: tuple[ChipGroup, ...] = (ChipGroup("a", "chip-a", 1, 2, (1,)),)
     policies: tuple[str, ...] = ("none", "full")
@@ -36,6 +37,24 @@ class TinyProblem:
     schedules: tuple[str, ...] = ("1f1b",)
 
     def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable:
+        table = self.on_the_chip()
+        return table if not self.offloads else self.offloaded(table)
+
+    def offloaded(self, table: LayerTable) -> LayerTable:
+        """A third policy: the 3 GiB of a layer go to host memory, 0.5 s of its forward and 1 s of its backward pass
+        wait.
+        """
+        wait = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 0.5, 1.0]])
+        host = np.array([[0.0, 0.0, 0.0], [0.0, 0.0, 0.0], [1.0, 3.0, 1.0]]) * GIB
+        return replace(
+            table,
+            recompute_s=np.vstack([table.recompute_s, [[1.0, 1.0, 1.0]]]),
+            saved_bytes=np.vstack([table.saved_bytes, [[0.0, 0.0, 0.0]]]),
+            transient_bytes=np.vstack([table.transient_bytes, [[1.0 * GIB, 1.5 * GIB, 3.0 * GIB]]]),
+            offload=Offload(wait, host, 2 * host),
+        )
+
+    def on_the_chip(self) -> LayerTable:
         return LayerTable(
             forward_s=np.array([1.0, 2.0, 3.0]),
             backward_input_s=np.array([1.0, 2.0, 3.0]),
@@ -59,7 +78,9 @@ class TinyProblem:
         return TransferTable(np.array([0.5, 0.25, 0.25]), np.array([0.5, 0.25, 0.25]))
 
 
-def tiny_leaf(limits: Limits | None = None, usable_gib: float = 20.0, usable_host_gib: float = math.inf) -> Leaf:
-    problem = TinyProblem(usable_gib, usable_host_gib)
+def tiny_leaf(
+    limits: Limits | None = None, usable_gib: float = 20.0, usable_host_gib: float = math.inf, offloads: bool = False
+) -> Leaf:
+    problem = TinyProblem(usable_gib, usable_host_gib, offloads)
     root = Root(problem, Intervals(problem.chain), problem.settings[0], "1f1b", limits or Limits())
     return Leaf(root, ((0, Mode(1), 2),))

@@ -115,7 +115,7 @@ def test_what_is_offloaded_without_leave_or_priced_otherwise_is_found() -> None:
 
 def test_host_memory_has_a_limit_and_numbers_that_are_checked() -> None:
     over = found(offloaded("4 MiB"))
-    assert len(over) == 1 and "of host memory a chip, 1.0 MiB is its share" in over[0]
+    assert len(over) == 1 and "of host memory, it has 4.0 MiB" in over[0]
     memory = offloaded().pipelines[0].stages[0].memory.model_dump()
     wrong = edited(offloaded(), stage_0={"memory": memory | {"host_bytes": 5}})
     assert any("stages[0].memory.host_bytes: is 5, the cost model says" in text for text in found(wrong))

@@ -19,6 +19,7 @@ from tests.plan.handmade import document
 from tests.plan.mixed import SITES, entry, mixed_plan, three, two
 from tests.plan.small import CLUSTER, MODEL, small_plan
 from tests.plan.test_branching import plan_of
+from tests.plan.test_offload import offloading_plan
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
 
@@ -68,6 +69,10 @@ def crowded() -> Plan:
 
 def test_a_plan() -> None:
     compare("plan", drawn(plan_report(changed())))
+
+
+def test_a_plan_with_offloaded_layers() -> None:
+    compare("plan_offload", drawn(plan_report(offloading_plan())))
 
 
 def test_a_crowded_plan() -> None:

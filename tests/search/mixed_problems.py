@@ -6,6 +6,7 @@ of layers, reductions and recompute choices are worked out here again.
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import numpy as np
 
 from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
-from planner.cost.tables import Chain, ChipGroup, Holder, LayerTable, Mode, Reduction, Setting, TransferTable
+from planner.cost.tables import Chain, ChipGroup, Holder, LayerTable, Mode, Offload, Reduction, Setting, TransferTable
 
 GIB = 2.0**30
 
@@ -79,6 +80,12 @@ class MixedTables:
         usable = (r.uniform(1.2, 4.0) if self.tight else 1000.0) * self.chain.num_layers / 2 * GIB
         least = self.least_reduction(group, tensor, d)
         rings = 1.0 if setting.mixed else self.draw("ring", group, tensor, d).uniform(1.0, 1.4)
+        offload, on_host = None, math.inf
+        if "offload" in self.policies:  # of what the second policy adds, 0.4 are forward
+            host = np.outer([0.0, 1.0], saved)
+            offload = Offload(0.4 * np.outer(extra, forward), host, 0.05 * host)
+            on_host = r.choice([2.0, 1e9]) * GIB
+            extra = 0.6 * extra
         return LayerTable(
             forward,
             backward * 0.5,
@@ -92,6 +99,8 @@ class MixedTables:
             0.0 if setting.single_stage else 0.1 * GIB,
             usable,
             least.fixed_s * rings,
+            offload=offload,
+            usable_host_bytes=on_host,
         )
 
     def _offloaded(self, table: LayerTable, group: int) -> LayerTable:
@@ -101,7 +110,7 @@ class MixedTables:
             static_bytes=table.static_bytes * r.uniform(0.2, 0.8),
             optimizer_s=table.optimizer_s + table.forward_s * r.choice([0.1, 0.5, 2.0]),
             host_bytes=np.array([r.uniform(0.5, 1.5) for _ in table.static_bytes]) * GIB,
-            usable_host_bytes=r.choice([0.4, 0.8, 10.0]) * self.chain.num_layers * GIB,
+            usable_host_bytes=min(table.usable_host_bytes, r.choice([0.4, 0.8, 10.0]) * self.chain.num_layers * GIB),
         )
 
     def least_reduction(self, group: int, tensor: int, replicas: int) -> Reduction:
@@ -126,6 +135,13 @@ class MixedTables:
         sharing = 1 if setting.mixed or source == target else setting.data_parallel
         kinds = [slow * sharing * r.uniform(0.8, 1.0) for _ in self.chain.kind_names]
         return TransferTable(np.array(kinds), np.array(kinds) * r.uniform(0.5, 1.0))
+
+
+def with_offload(problem: MixedTables) -> MixedTables:
+    """The same pools and layers with `offload` as the second policy: time that it adds is divided over both passes in
+    one proportion, so that the least time is also the least in each.
+    """
+    return replace(problem, policies=("none", "offload"))
 
 
 def random_mixed_problem(seed: int, offloads: tuple[bool, ...] = (False,)) -> MixedTables:
@@ -198,9 +214,7 @@ def recompute(problem, setting, stages, ends, held):  # type: ignore[no-untyped-
         table = problem.table(g, t, setting)
         counts = Counter(problem.chain.kinds[first:end])
         best = None
-        host = 0.0 if table.host_bytes is None else sum(n * table.host_bytes[i] for i, n in counts.items())
-        if host > table.usable_host_bytes:
-            return None
+        states = 0.0 if table.host_bytes is None else sum(n * table.host_bytes[i] for i, n in counts.items())
         options = [
             [
                 (n - x, x) if len(problem.policies) == 2 else (n,)
@@ -210,13 +224,18 @@ def recompute(problem, setting, stages, ends, held):  # type: ignore[no-untyped-
         ]
         for choice in product(*options):
             size = table.fixed_bytes + sum(n * table.static_bytes[i] for i, n in counts.items())
-            cost, work = 0.0, 0.0
+            cost, work, staging, on_host = 0.0, 0.0, 0.0, states
             for i, row in enumerate(choice):
                 for q, n in enumerate(row):
                     size += n * k * table.saved_bytes[q, i]
                     cost += n * table.recompute_s[q, i]
                     work = max(work, table.transient_bytes[q, i] if n else 0.0)
-            if size + work <= table.usable_bytes and (best is None or cost < best[0]):
+                    if table.offload is not None and n:
+                        staging = max(staging, table.offload.staging_bytes[q, i])
+                        on_host += n * k * table.offload.host_bytes[q, i]
+            if on_host > table.usable_host_bytes:
+                continue
+            if size + work + staging <= table.usable_bytes and (best is None or cost < best[0]):
                 best = (cost, choice)
         if best is None:
             return None
@@ -231,7 +250,11 @@ def bare_times(problem: MixedTables, setting: Setting, pipe: Pipe) -> ChainTimes
     for s, (g, t) in enumerate(stages):
         table = problem.table(g, t, setting)
         layers = problem.chain.kinds[ends[s - 1] if s else 0 : ends[s]]
-        forward.append(sum(float(table.forward_s[k]) for k in layers))
+        waits = 0.0
+        if table.offload is not None:
+            added = table.offload.forward_s
+            waits = sum(n * float(added[q, k]) for k, row in enumerate(chosen[s]) for q, n in enumerate(row))
+        forward.append(sum(float(table.forward_s[k]) for k in layers) + waits)
         again = sum(n * float(table.recompute_s[q, k]) for k, row in enumerate(chosen[s]) for q, n in enumerate(row))
         backward.append(sum(float(table.backward_input_s[k] + table.backward_weight_s[k]) for k in layers) + again)
     nothing = [0.0] * (len(stages) - 1)

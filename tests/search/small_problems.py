@@ -12,7 +12,7 @@ import numpy as np
 from planner.cost.placement import crosses_node
 from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
-from planner.cost.tables import Chain, ChipGroup, LayerTable, Mode, Setting, TransferTable
+from planner.cost.tables import Chain, ChipGroup, LayerTable, Mode, Offload, Setting, TransferTable
 from planner.spec.model import ModelSpec
 
 
@@ -161,6 +161,43 @@ def _random_table(r: random.Random, kinds: int, policies: int, layers: int, tigh
     )
 
 
+def random_offload_problem(seed: int, max_layers: int = 5, offloads: tuple[bool, ...] = (False,)) -> TableProblem:
+    """A random problem whose layers may also be offloaded, over host links slow and fast, to much or little memory;
+    offloads: whether optimizer states are in the same memory.
+    """
+    problem = random_problem(seed, max_layers, offloads=offloads)
+    r = random.Random(f"offload {seed}")
+    bases = list(range(len(problem.policies)))
+    bases = r.choice([bases, bases[:1], bases[-1:]])
+    problem.policies += tuple(
+        "offload" if problem.policies[q] == "none" else f"{problem.policies[q]}_offload" for q in bases
+    )
+    slowness, room = r.choice([0.0, 0.3, 1.0, 2.0, 4.0]), r.choice([float("inf"), 0.0, 1.0, 3.0, 8.0])
+    if r.random() < 0.2:
+        problem.policies = problem.policies[1:]  # nothing may simply stay
+    for key, table in problem.tables.items():
+        problem.tables[key] = _with_offload(table, bases, slowness, room * 2**30, len(problem.policies))
+    return problem
+
+
+def _with_offload(table: LayerTable, bases: list[int], slowness: float, room: float, policies: int) -> LayerTable:
+    """slowness: seconds to copy a GiB.  The last `policies` rows are kept."""
+    plain, moved = np.zeros_like(table.saved_bytes), table.saved_bytes[bases]
+    copies = moved / 2**30 * slowness
+    arithmetic = table.backward_input_s + table.backward_weight_s + table.recompute_s[bases]
+    out, back = np.maximum(0.0, copies - table.forward_s), np.maximum(0.0, copies - arithmetic)
+    host = np.vstack([plain, moved])[-policies:]
+    transient = table.transient_bytes[:1] + 0.2 * moved
+    return replace(
+        table,
+        recompute_s=np.vstack([table.recompute_s, table.recompute_s[bases] + back])[-policies:],
+        saved_bytes=np.vstack([table.saved_bytes, 0.0 * moved])[-policies:],
+        transient_bytes=np.vstack([table.transient_bytes, transient])[-policies:],
+        offload=Offload(np.vstack([plain, out])[-policies:], host, 0.1 * host),
+        usable_host_bytes=min(room, table.usable_host_bytes),
+    )
+
+
 def shapes_of(problem: TableProblem, setting: Setting) -> Iterator[tuple[tuple[int, Mode, int], ...]]:
     """Every order of (group, mode, stages)."""
     choices = []
@@ -233,24 +270,35 @@ def _stage_choices(problem, table, k_s, a, b):  # type: ignore[no-untyped-def]
     num_policies = table.recompute_s.shape[0]
     found = []
     for picks in product(*(_compositions(n, num_policies) for n in per_kind)):
-        memory, working = table.fixed_bytes, 0.0
-        backward = 0.0
+        memory, working, staging, on_host = table.fixed_bytes, 0.0, 0.0, 0.0
+        backward = forward = 0.0
         for kind, counts in enumerate(picks):
             memory += per_kind[kind] * table.static_bytes[kind]
             backward += per_kind[kind] * (table.backward_input_s[kind] + table.backward_weight_s[kind])
+            forward += per_kind[kind] * table.forward_s[kind]
             for q, n in enumerate(counts):
                 if n:
                     memory += n * k_s * table.saved_bytes[q, kind]
                     backward += n * table.recompute_s[q, kind]
                     working = max(working, table.transient_bytes[q, kind])
-        host = 0.0 if table.host_bytes is None else sum(n * table.host_bytes[k] for k, n in enumerate(per_kind))
-        if memory + working <= table.usable_bytes and host <= table.usable_host_bytes:
-            found.append(backward)
-    if not found:
-        return []
-    forward = sum(n * table.forward_s[kind] for kind, n in enumerate(per_kind))
+                    if table.offload is not None:
+                        forward += n * table.offload.forward_s[q, kind]
+                        staging = max(staging, table.offload.staging_bytes[q, kind])
+                        on_host += n * k_s * table.offload.host_bytes[q, kind]
+        if table.host_bytes is not None:
+            on_host += sum(n * table.host_bytes[kind] for kind, n in enumerate(per_kind))
+        if memory + working + staging <= table.usable_bytes and on_host <= table.usable_host_bytes:
+            found.append((forward, backward))
     update = sum(n * (table.reduction_s[kind] + table.optimizer_s[kind]) for kind, n in enumerate(per_kind))
-    return [(forward, min(found), update + table.fixed_update_s)]
+    return [(f, b, update + table.fixed_update_s) for f, b in _undominated(found)]
+
+
+def _undominated(pairs: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    kept: list[tuple[float, float]] = []
+    for pair in sorted(set(pairs)):
+        if not kept or pair[1] < kept[-1][1]:
+            kept.append(pair)
+    return kept
 
 
 def _compositions(total: int, parts: int) -> list[tuple[int, ...]]:

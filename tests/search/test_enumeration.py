@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from functools import cache
 
 import pytest
 
 from planner.search.driver import SearchSettings, search
-from tests.search.small_problems import best_by_enumeration, random_problem
+from tests.search.small_problems import TableProblem, best_by_enumeration, random_offload_problem, random_problem
 
+SLOW = pytest.mark.slow
 TOLERANCE = 2e-6
 """`gap` 0 asks for the optimum to 1e-6."""
 
@@ -20,10 +22,11 @@ def best_of(seed: int, prices: tuple[float, ...] | None = None) -> float:
     return best_by_enumeration(random_problem(seed), prices)
 
 
-def compare(seed: int, solver: str) -> None:
-    problem = random_problem(seed)
+def compare(seed: int, solver: str, problem: TableProblem | None = None) -> None:
+    own = problem is not None
+    problem = problem or random_problem(seed)
     prices = tuple(g.price for g in problem.groups) if seed % 5 == 4 else None
-    best = best_of(seed, prices)
+    best = best_by_enumeration(problem, prices) if own else best_of(seed, prices)
     outcome = search(problem, SearchSettings(gap=0.0, time_limit_s=120, price_per_chip_s=prices, solver=solver))  # type: ignore[arg-type]
     if math.isinf(best):
         assert (outcome.leaf, outcome.why_stopped) == (None, "exhausted")
@@ -43,6 +46,44 @@ def compare(seed: int, solver: str) -> None:
 def test_search_equals_exhaustive_enumeration(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 25):
         compare(seed, "highs")
+
+
+@pytest.mark.parametrize("first_seed", [*range(0, 75, 25), *(pytest.param(s, marks=SLOW) for s in range(75, 300, 25))])
+def test_search_equals_exhaustive_enumeration_where_layers_may_be_offloaded(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 25):
+        compare(seed, "highs", random_offload_problem(seed))
+
+
+@pytest.mark.parametrize("first_seed", [0, 25, *(pytest.param(s, marks=SLOW) for s in range(50, 300, 25))])
+def test_search_equals_exhaustive_enumeration_where_states_and_layers_share_host_memory(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 25):
+        compare(seed, "highs", random_offload_problem(seed, 4, offloads=(False, True)))
+
+
+def test_sharing_host_memory_decides_some_of_these_instances() -> None:
+    # as if states and activations had a host memory each: some of those plans are faster
+    lost = 0
+    for seed in range(0, 50, 2):
+        problem = random_offload_problem(seed, 4, offloads=(True,))
+        apart = random_offload_problem(seed, 4, offloads=(True,))
+        for key, table in apart.tables.items():
+            assert table.offload is not None and table.host_bytes is not None
+            apart.tables[key] = replace(table, host_bytes=0.0 * table.host_bytes)
+        lost += best_by_enumeration(problem) > best_by_enumeration(apart) * (1 + 1e-9)
+    assert lost >= 3
+
+
+def test_offloading_decides_some_of_these_instances() -> None:
+    # with tight memory in every second one: plans that only fit, or are faster, because of host memory
+    better = 0
+    for seed in range(0, 80, 2):
+        problem = random_offload_problem(seed)
+        without = random_offload_problem(seed)
+        for key, table in without.tables.items():
+            assert table.offload is not None
+            without.tables[key] = replace(table, usable_host_bytes=0.0)
+        better += best_by_enumeration(problem) < best_by_enumeration(without) * (1 - 1e-9)
+    assert better >= 5
 
 
 @pytest.mark.slow

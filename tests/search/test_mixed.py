@@ -11,7 +11,7 @@ from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchSettings, search
 from planner.search.mixed import driver
 from planner.search.mixed.driver import MixedOutcome, Start, search_mixes
-from tests.search.mixed_problems import MixedTables, best_mix_by_enumeration, random_mixed_problem
+from tests.search.mixed_problems import MixedTables, best_mix_by_enumeration, random_mixed_problem, with_offload
 
 FAST, ALL = 40, 200
 
@@ -83,6 +83,35 @@ def test_rounds_start_from_the_best_identical_plan_and_bound_every_mix(
     assert best <= outcome.step_time * (1 + 1e-9)
     assert outcome.step_time <= found.step_time
     assert not outcome.exhausted
+
+
+@pytest.mark.parametrize(
+    "seed", [*range(0, 24, 4), *(pytest.param(s, marks=pytest.mark.slow) for s in range(24, 60, 4))]
+)
+def test_no_bound_is_above_the_best_mix_where_layers_may_be_offloaded(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_MOST_QUESTIONS", 300)
+    problem = with_offload(random_mixed_problem(seed))
+    found = search(problem, SearchSettings(gap=0.0))
+    outcome = mixes_of(problem, Start(found.leaf, found.split, found.step_time))
+    best = best_mix_by_enumeration(problem)
+    assert outcome.bound <= best * (1 + 1e-9)
+    assert best <= outcome.step_time * (1 + 1e-9)
+    assert not outcome.exhausted
+
+
+@pytest.mark.parametrize("seed", [12, 13, *(pytest.param(s, marks=pytest.mark.slow) for s in (0, 18, 32, 42, 58))])
+def test_no_bound_is_above_the_best_mix_where_states_and_layers_share_host_memory(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_MOST_QUESTIONS", 300)
+    problem = with_offload(random_mixed_problem(seed, offloads=(False, True)))
+    found = search(problem, SearchSettings(gap=0.0))
+    outcome = mixes_of(problem, Start(found.leaf, found.split, found.step_time))
+    best = best_mix_by_enumeration(problem)
+    assert outcome.bound <= best * (1 + 1e-9)
+    assert best <= outcome.step_time * (1 + 1e-9)
 
 
 def test_a_mix_that_beats_every_identical_plan_is_found() -> None:

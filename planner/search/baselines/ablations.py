@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         LayerTable,
         MixedProblem,
         Mode,
+        Offload,
         Reduction,
         Setting,
         TransferTable,
@@ -118,11 +119,14 @@ class FreeTransfers(_Changed):
 
 
 class FreeRecompute(_Changed):
-    """Recompute takes no time; what it frees it frees."""
+    """Recompute and copies to host memory take no time; what they free they free."""
 
     def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
         table = self.base.table(group, mode, setting)
-        return None if table is None else replace(table, recompute_s=0.0 * table.recompute_s)
+        if table is None:
+            return None
+        offload = table.offload and replace(table.offload, forward_s=0.0 * table.offload.forward_s)
+        return replace(table, recompute_s=0.0 * table.recompute_s, offload=offload)
 
 
 class UnlimitedMemory(_Changed):
@@ -183,7 +187,13 @@ class DividedLayers(_Changed):
             saved_bytes=table.saved_bytes * part,
             reduction_s=table.reduction_s * part,
             optimizer_s=table.optimizer_s * part,
+            offload=None if table.offload is None else _divided(table.offload, part),
         )
+
+
+def _divided(offload: Offload, part: Floats) -> Offload:
+    """Copies of pieces of layers; the staging buffers stay whole."""
+    return replace(offload, forward_s=offload.forward_s * part, host_bytes=offload.host_bytes * part)
 
 
 @dataclass(frozen=True)

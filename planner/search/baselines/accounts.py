@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["PARTS", "ChipTime", "Replay", "chip_seconds", "chip_time", "speed_of", "tokens_per_step"]
 
 PARTS = ("compute", "recompute", "update", "uneven", "fill", "links", "idle")
-"""compute: forward and backward passes, collectives inside the layers included.  recompute: forward work done again.
+"""compute: forward and backward passes, collectives inside the layers included.  recompute: forward work done again,
+and waiting for offloaded activations.
 update: gradient reduction and optimizer.  uneven: waiting because another stage (or pipeline) takes longer.  fill: the
 pipeline fills and drains.  links: how much sooner the step would end if transfers between stages took no time.
 idle: chips without work.
@@ -51,8 +52,10 @@ def _run(pipeline: Pipeline, change: Replay) -> float:
     pairs = [(t.from_stage, t.to_stage) for t in pipeline.transfers]
     sends = [(0.0, 0.0) if change.free_links else (t.time_s, t.backward_time_s) for t in pipeline.transfers]
     times = BranchTimes(
-        forward=[stage.time.forward_s for stage in stages],
-        backward=[_micro_batch_s(stage, change.no_recompute) - stage.time.forward_s for stage in stages],
+        forward=[_forward_s(stage, change.no_recompute) for stage in stages],
+        backward=[
+            _micro_batch_s(stage, change.no_recompute) - _forward_s(stage, change.no_recompute) for stage in stages
+        ],
         update=[stage.time.reduction_s + stage.time.optimizer_s for stage in stages],
         send_forward={pair: onward for pair, (onward, _) in zip(pairs, sends, strict=True)},
         send_backward={pair: back for pair, (_, back) in zip(pairs, sends, strict=True)},
@@ -63,7 +66,13 @@ def _run(pipeline: Pipeline, change: Replay) -> float:
 def _micro_batch_s(stage: Stage, no_recompute: bool = False) -> float:
     time = stage.time
     work = time.forward_s + time.backward_input_s + time.backward_weight_s
-    return work if no_recompute else work + time.recompute_s
+    if no_recompute:
+        return work - time.offload_forward_s - time.offload_backward_s
+    return work + time.recompute_s
+
+
+def _forward_s(stage: Stage, no_recompute: bool) -> float:
+    return stage.time.forward_s - (stage.time.offload_forward_s if no_recompute else 0.0)
 
 
 def chip_seconds(plan: Plan, left_out: Collection[str] = ()) -> dict[str, dict[str, float]]:
@@ -97,7 +106,8 @@ def chip_seconds(plan: Plan, left_out: Collection[str] = ()) -> dict[str, dict[s
 
 def _stage_seconds(stage: Stage, micro_batches: int, longest: float, behind: float, step: float) -> dict[str, float]:
     """Seconds of one chip of a stage; `step` is the step time without transfers."""
-    whole, recompute = _micro_batch_s(stage), stage.time.recompute_s
+    whole, time = _micro_batch_s(stage), stage.time
+    recompute = time.recompute_s + time.offload_forward_s + time.offload_backward_s
     update = stage.time.reduction_s + stage.time.optimizer_s
     waiting = max(0.0, step - micro_batches * whole - update)
     uneven = min(waiting, behind + micro_batches * (longest - whole))

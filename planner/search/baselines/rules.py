@@ -230,11 +230,17 @@ class RuleSearch:
         return Shape(leaf, Split(ends, tuple(policies)), max(0.0, missing[worst]), worst)
 
     def _stage(self, leaf: Leaf, s: int, counts: tuple[int, ...], received: float) -> tuple[Policies, float]:
+        import numpy as np
+
         chosen = choose_policies(leaf, s, counts, received)
         if chosen is not None:
             return chosen, 0.0
         table = leaf.table(s)
-        frugal = (table.saved_bytes * leaf.in_flight[s] + table.transient_bytes).argmin(axis=0)
+        held = table.saved_bytes * leaf.in_flight[s] + table.transient_bytes
+        if table.offload is not None:
+            held = np.where(table.offload.host_bytes > 0, np.inf, held)
+        frugal = held.argmin(axis=0)
         number = table.recompute_s.shape[0]
         least = tuple(tuple(n if q == frugal[k] else 0 for q in range(number)) for k, n in enumerate(counts))
-        return least, leaf.peak_bytes(s, least, received) - table.usable_bytes
+        missing = leaf.peak_bytes(s, least, received) - table.usable_bytes
+        return least, missing if leaf.fits_host(s, least) else max(missing, 1.0)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from planner.cost.tables import MixedProblem
     from planner.search.candidates import Limits
     from planner.search.leaf import Leaf, Split
+    from planner.search.mix_progress import MixPhase
 
 __all__ = ["MixedOutcome", "Start", "search_mixes"]
 
@@ -65,6 +66,7 @@ def search_mixes(
     solver: SolverChoice = _HIGHS,
     jobs: int = 1,
     deadline: float = math.inf,
+    enter: Callable[[MixPhase, Found | None], None] = lambda phase, found: None,
 ) -> MixedOutcome:
     """Look for a mix faster than the start, and bound all of them.
 
@@ -73,6 +75,7 @@ def search_mixes(
     replicas: the numbers of pipelines to choose from; None: any.  gap: relative; mixes less than that much faster than
     the best known may be missed, and the bound says so.  solver: of the master program.
     jobs: processes for the bound, which does not depend on it.  deadline: of the monotonic clock, for them.
+    enter: told of each phase.
     """
     found = Found(start.step_time, (), math.inf)
     bounds, context, small = [start.step_time], 1, True
@@ -82,6 +85,7 @@ def search_mixes(
         before = found.step_time
         wanted = _numbers(pool, replicas)
         if wanted and is_small(pool):
+            enter("every mix", found)
             found = exhaust(pool, wanted, found, gap, should_stop)
             bounds.append(0.0 if should_stop() else found.bound)
         elif wanted and not math.isfinite(found.step_time):
@@ -89,7 +93,10 @@ def search_mixes(
             bounds.append(math.inf if nothing_fits(pool, wanted) else 0.0)
         elif wanted:
             small = False
-            prices = _improve(pool, wanted, found, start, hurry or should_stop)
+            best = _with_start(pool, found, start)
+            enter("better mixes", best)
+            prices = _improve(pool, wanted, found, best, start, hurry or should_stop)
+            enter("bound of all mixes", None)
             if should_stop() or not math.isfinite(found.step_time) or not prices:
                 bounds.append(0.0)
             else:
@@ -158,11 +165,13 @@ def _numbers(pool: Pool, replicas: Sequence[int] | None) -> list[int]:
 
 
 def _improve(
-    pool: Pool, wanted: Sequence[int], found: Found, start: Start, should_stop: Callable[[], bool]
+    pool: Pool, wanted: Sequence[int], found: Found, best: Found, start: Start, should_stop: Callable[[], bool]
 ) -> list[float]:
-    """Rounds at the start's number of pipelines, and again at that of the best mix; the last prices."""
+    """Rounds at the start's number of pipelines, and again at that of the best mix; the last prices.
+
+    best: what is known, with the start among its entries; it is made better, and what it finds goes into `found`.
+    """
     guess = start.leaf.setting.data_parallel if start.leaf is not None else max(wanted)
-    best = _with_start(pool, found, start)
     prices: list[float] = []
     shapes: list[Shape] = []
     for cautious in (True, False):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import NamedTuple
 
+from planner.cost.policies import offloads
 from planner.search.leaf import Split
 from planner.search.mixed.evaluate import step_time_of_mix
 from planner.search.mixed.shapes import Entry, Family, Kind, MixedLeaf, Pool, Shape, policies_of
@@ -46,7 +47,12 @@ class _Column(NamedTuple):
 
 
 def is_small(pool: Pool) -> bool:
-    """Whether every split of the chain over every sequence of stages can be listed."""
+    """Whether every split of the chain over every sequence of stages can be listed.
+
+    Not where layers may be offloaded: a stage then trades forward for backward time, and one choice is not enough.
+    """
+    if any(map(offloads, pool.problem.policies)):
+        return False
     layers, splits = pool.intervals.num_layers, 0
     for number, stages in enumerate(_sequences(pool)):
         splits += math.comb(layers - 1, len(stages) - 1)

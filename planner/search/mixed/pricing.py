@@ -277,7 +277,7 @@ class Pricer:
         longest = np.array(
             [max(self._factor(i, box) for i in {1, min(box.fewest, self.layers), self.layers}) for box in b.boxes]
         )
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
             share = np.where((b.shift >= 0) | (b.low <= 0), 1.0, np.maximum(0.0, (b.low + b.shift) / b.low))
         rate = (b.prices * (share / longest)[:, None] + 1.0)[:, :, None] * np.diff(self._way, axis=1)
         sums = rate.min(axis=1).cumsum(axis=1) * (1 - _SLACK)

@@ -26,7 +26,7 @@ class PieceRows:
 
     way: (K, L+1) seconds of the layers before each position, nothing recomputed.  fastest: (L+1,) each layer on its
     fastest kind.  beyond: way - fastest.  sends: (K,) seconds both ways over the boundary after a stage, at least.
-    forward, update: (K, U+1) seconds of a piece; inf in the last column, for no piece.
+    forward, update: (K, U+1) seconds of a piece, forward at most; inf in the last column, for no piece.
     """
 
     def __init__(self, family: Family) -> None:
@@ -43,7 +43,9 @@ class PieceRows:
         least = times.min(axis=0, initial=np.inf)
         self.fastest: Floats = np.concatenate([[0.0], least.cumsum()])
         self.beyond: Floats = self.way - self.fastest
-        self.forward: Floats = self._stacked([o.forward for o in self.options])
+        self.forward: Floats = self._stacked(
+            [o.forward + (0.0 if o.waits is None else o.waits[0]) for o in self.options]
+        )
         self.update: Floats = self._stacked([o.update for o in self.options])
 
         def send(kind: Kind, other: Kind) -> float:

@@ -259,7 +259,7 @@ def merged(stages: Stages) -> tuple[tuple[int, Mode, int], ...]:
 
 
 def policies_of(leaf: Leaf, stage: int, counts: tuple[int, ...]) -> tuple[tuple[int, ...], ...] | None:
-    """The whole-layer recompute choice of a stage with the least recompute time that fits; None when none fits.
+    """The whole-layer recompute choice of a stage that adds the least time and fits; None when none fits.
 
     All choices are tried where there are few, else `choose_policies` decides. Answers are remembered.
     """
@@ -287,9 +287,9 @@ def _best_policies(leaf: Leaf, stage: int, counts: tuple[int, ...]) -> tuple[tup
     return best
 
 
-def _cost(table: object, chosen: tuple[tuple[int, ...], ...]) -> float:
-    recompute = table.recompute_s  # type: ignore[attr-defined]
-    return sum(n * float(recompute[q, k]) for k, row in enumerate(chosen) for q, n in enumerate(row))
+def _cost(table: LayerTable, chosen: tuple[tuple[int, ...], ...]) -> float:
+    added = table.added_s
+    return sum(n * float(added[q, k]) for k, row in enumerate(chosen) for q, n in enumerate(row))
 
 
 def _divisions(total: int, parts: int) -> Iterable[tuple[int, ...]]:
