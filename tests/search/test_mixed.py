@@ -91,7 +91,6 @@ def test_rounds_start_from_the_best_identical_plan_and_bound_every_mix(
 def test_no_bound_is_above_the_best_mix_where_layers_may_be_offloaded(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "_MOST_QUESTIONS", 300)
     problem = with_offload(random_mixed_problem(seed))
     found = search(problem, SearchSettings(gap=0.0))
     outcome = mixes_of(problem, Start(found.leaf, found.split, found.step_time))
@@ -105,7 +104,6 @@ def test_no_bound_is_above_the_best_mix_where_layers_may_be_offloaded(
 def test_no_bound_is_above_the_best_mix_where_states_and_layers_share_host_memory(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "_MOST_QUESTIONS", 300)
     problem = with_offload(random_mixed_problem(seed, offloads=(False, True)))
     found = search(problem, SearchSettings(gap=0.0))
     outcome = mixes_of(problem, Start(found.leaf, found.split, found.step_time))

@@ -134,7 +134,8 @@ class StepRows:
 
         held = self.held(i)
         if held not in self._ascending:
-            self._ascending[held] = np.maximum.accumulate(self.need(i)[:, self._pieces], axis=2)
+            falling = self.need(i)[:, self._pieces][:, :, ::-1]
+            self._ascending[held] = np.minimum.accumulate(falling, axis=2)[:, :, ::-1]
         fits = self._ascending[held][None] <= (spare * (1 + _SLACK))[:, None, None, None]
         found: Counts = fits.sum(axis=3)[:, :, self.of_end]
         return found
