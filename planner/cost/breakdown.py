@@ -4,8 +4,24 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
 
-__all__ = ["StageBreakdown", "StageMemory", "StageTime"]
+from planner.cost.host_copies import NOTHING_OFFLOADED
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from planner.cost.host_copies import HostCopies, OnHost
+    from planner.cost.layer_time import LayerTimes
+    from planner.cost.memory import StaticMemory
+    from planner.cost.tables import LayerTable
+
+    Floats = NDArray[np.float64]
+
+__all__ = ["StageBreakdown", "StageMemory", "StageNumbers", "StageTime", "stage_breakdown"]
 
 
 _NO_PARTS = ("usable_bytes", "host_bytes", "usable_host_bytes")
@@ -89,3 +105,62 @@ class StageBreakdown:
 
     memory: StageMemory
     time: StageTime
+
+
+@dataclass(frozen=True)
+class StageNumbers:
+    """A layer table and the parts that it sums up."""
+
+    table: LayerTable
+    static: StaticMemory
+    collectives: LayerTimes
+    recompute_s: Floats
+    host: HostCopies | None
+
+
+def stage_breakdown(
+    numbers: StageNumbers, counts: Sequence[Sequence[int]], in_flight: int, received: float
+) -> StageBreakdown:
+    """Memory and time of a stage.
+
+    counts[q][k]: layers of kind k under recompute policy q; in_flight: micro-batches whose activations it holds;
+    received: elements per sequence that arrive from other stages.
+    """
+    import numpy as np
+
+    table, held = numbers.table, np.asarray(counts, dtype=float)
+    layers = held.sum(axis=0)
+    host = NOTHING_OFFLOADED if numbers.host is None else numbers.host.of_stage(held, in_flight)
+    memory = StageMemory(
+        weights=float(layers @ numbers.static.weights),
+        gradients=float(layers @ numbers.static.gradients),
+        optimizer=float(layers @ numbers.static.optimizer),
+        activations=in_flight * float((held * table.saved_bytes).sum()),
+        transient=float(np.where(held > 0, table.transient_bytes, 0.0).max()),
+        buffers=table.fixed_bytes + received * table.buffer_bytes,
+        usable_bytes=table.usable_bytes,
+        staging=host.staging_bytes,
+        host_bytes=_host_bytes(table, layers, host),
+        usable_host_bytes=table.usable_host_bytes,
+    )
+    collectives = numbers.collectives
+    both_ways = layers @ (collectives.forward_s + collectives.backward_input_s + collectives.backward_weight_s)
+    time = StageTime(
+        forward_s=float(layers @ table.forward_s) + host.out_s,
+        backward_input_s=float(layers @ table.backward_input_s) + host.back_s,
+        backward_weight_s=float(layers @ table.backward_weight_s),
+        recompute_s=float((held * numbers.recompute_s).sum()),
+        reduction_s=float(layers @ table.reduction_s) + table.fixed_update_s,
+        optimizer_s=float(layers @ table.optimizer_s),
+        communication_s=float(both_ways + (held * collectives.recompute_s).sum()),
+        offload_forward_s=host.out_s,
+        offload_backward_s=host.back_s,
+    )
+    return StageBreakdown(memory, time)
+
+
+def _host_bytes(table: LayerTable, layers: Floats, activations: OnHost) -> float | None:
+    """Bytes of host memory for one chip of a stage, optimizer states and activations; None where there are neither."""
+    if table.host_bytes is None:
+        return activations.host_bytes
+    return float(layers @ table.host_bytes) + (activations.host_bytes or 0.0)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.cost.assumptions import assumptions
-from planner.cost.breakdown import StageBreakdown, StageMemory, StageTime
+from planner.cost.breakdown import StageBreakdown, StageNumbers, stage_breakdown
 from planner.cost.communication import limited
 from planner.cost.compute import chip_rates
 from planner.cost.figures import require_figures, usable_groups, wholly_measured
-from planner.cost.host_copies import NOTHING_OFFLOADED, host_copies, host_share_bytes, offload_notices
+from planner.cost.host_copies import host_copies, host_share_bytes, offload_notices
 from planner.cost.kinds import kind_arrays
 from planner.cost.layer_time import chosen_times, collective_times, compute_times, measured_times
 from planner.cost.links import (
@@ -49,10 +49,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from planner.cost.compute import ChipRates
-    from planner.cost.host_copies import HostCopies, OnHost
+    from planner.cost.host_copies import HostCopies
     from planner.cost.layer_time import LayerTimes
     from planner.cost.links import GroupLinks
-    from planner.cost.memory import StaticMemory
     from planner.cost.precision import Recipe
     from planner.cost.tables import Chain, ChipGroup, Holder, Mode, Setting
     from planner.errors import Notice
@@ -65,17 +64,6 @@ __all__ = ["POLICIES", "CostModel"]
 
 _MOST_REDUCTIONS = 20_000
 """Reductions between shapes that are remembered."""
-
-
-@dataclass(frozen=True)
-class _Numbers:
-    """A layer table and the parts that it sums up."""
-
-    table: LayerTable
-    static: StaticMemory
-    collectives: LayerTimes
-    recompute_s: Floats
-    host: HostCopies | None
 
 
 class CostModel:
@@ -105,7 +93,7 @@ class CostModel:
         self._links: dict[int, GroupLinks] = {}
         self._times: dict[tuple[int, int, int, int, int, bool, Detour], tuple[LayerTimes, LayerTimes]] = {}
         self._least: dict[int, Floats] = {}
-        self._numbers: dict[tuple[int, Mode, Setting, StageWays | None], _Numbers | None] = {}
+        self._numbers: dict[tuple[int, Mode, Setting, StageWays | None], StageNumbers | None] = {}
         self._transfers: dict[tuple[int, int, tuple[int, ...], bool, int, int, int, Detour], TransferTable] = {}
         self._lines: dict[tuple[int, int], bool] = {}
         self._reductions: dict[tuple[int, tuple[Holder, ...], Setting, int, Detour], Reduction] = {}
@@ -235,40 +223,9 @@ class CostModel:
         activations it holds; received: elements per sequence that arrive from other stages (`received_elements`), for
         graphs that branch; ways: what the uplinks leave it where it sits (None: at the best places that there are).
         """
-        import numpy as np
-
         numbers = self._numbers_of(group, mode, setting, ways)
         assert numbers is not None, self.why_not(group, mode, setting)
-        table, held = numbers.table, np.asarray(counts, dtype=float)
-        layers = held.sum(axis=0)
-        present = held > 0
-        host = NOTHING_OFFLOADED if numbers.host is None else numbers.host.of_stage(held, in_flight)
-        memory = StageMemory(
-            weights=float(layers @ numbers.static.weights),
-            gradients=float(layers @ numbers.static.gradients),
-            optimizer=float(layers @ numbers.static.optimizer),
-            activations=in_flight * float((held * table.saved_bytes).sum()),
-            transient=float(np.where(present, table.transient_bytes, 0.0).max()),
-            buffers=table.fixed_bytes + received * table.buffer_bytes,
-            usable_bytes=table.usable_bytes,
-            staging=host.staging_bytes,
-            host_bytes=_host_bytes(table, layers, host),
-            usable_host_bytes=table.usable_host_bytes,
-        )
-        collectives = numbers.collectives
-        both_ways = layers @ (collectives.forward_s + collectives.backward_input_s + collectives.backward_weight_s)
-        time = StageTime(
-            forward_s=float(layers @ table.forward_s) + host.out_s,
-            backward_input_s=float(layers @ table.backward_input_s) + host.back_s,
-            backward_weight_s=float(layers @ table.backward_weight_s),
-            recompute_s=float((held * numbers.recompute_s).sum()),
-            reduction_s=float(layers @ table.reduction_s) + table.fixed_update_s,
-            optimizer_s=float(layers @ table.optimizer_s),
-            communication_s=float(both_ways + (held * collectives.recompute_s).sum()),
-            offload_forward_s=host.out_s,
-            offload_backward_s=host.back_s,
-        )
-        return StageBreakdown(memory, time)
+        return stage_breakdown(numbers, counts, in_flight, received)
 
     def kind_counts(self, layers: Sequence[str], recompute: Mapping[str, str]) -> list[list[int]]:
         """Counts for `breakdown` from layer names and their recompute policies (`none` where nothing is said)."""
@@ -400,7 +357,9 @@ class CostModel:
         vocabulary = self._graph.vocabulary
         return padded_vocabulary(vocabulary, tensor) / vocabulary if vocabulary else 1.0
 
-    def _numbers_of(self, group: int, mode: Mode, setting: Setting, ways: StageWays | None = None) -> _Numbers | None:
+    def _numbers_of(
+        self, group: int, mode: Mode, setting: Setting, ways: StageWays | None = None
+    ) -> StageNumbers | None:
         key = (group, mode, setting, ways)
         if key not in self._numbers:
             allowed = refusal(self.groups[group], mode, setting, self._model, self._graph) is None
@@ -430,7 +389,7 @@ class CostModel:
             self._times[key] = (times, collectives)
         return self._times[key]
 
-    def _make_numbers(self, group: int, mode: Mode, setting: Setting, ways: StageWays | None) -> _Numbers:
+    def _make_numbers(self, group: int, mode: Mode, setting: Setting, ways: StageWays | None) -> StageNumbers:
         tensor, setting = mode.tensor, mode.setting(setting)
         degrees, recipe, kinds = self._degrees(tensor, setting), self._recipe_in(mode), self._kinds
         size, single, padding = setting.micro_batch_size, setting.single_stage, self._padding(tensor)
@@ -462,7 +421,7 @@ class CostModel:
         if mode.offload:
             static = replace(static, optimizer=0.0 * static.optimizer)
             table = on_host(table, static, host_share(self._cluster, group), (kinds, recipe, degrees, single, padding))
-        return _Numbers(table, static, collectives, times.recompute_s, host)
+        return StageNumbers(table, static, collectives, times.recompute_s, host)
 
     def _host_copies(
         self, group: int, degrees: Degrees, size: int, padding: float, arithmetic: LayerTimes
@@ -488,10 +447,3 @@ class CostModel:
         memory = chip.reported_memory_bytes or chip.memory_bytes
         assert memory is not None, chip.name
         return float(memory - self._cluster.node_groups[group].reserve_bytes)
-
-
-def _host_bytes(table: LayerTable, layers: Floats, activations: OnHost) -> float | None:
-    """Bytes of host memory for one chip of a stage, optimizer states and activations; None where there are neither."""
-    if table.host_bytes is None:
-        return activations.host_bytes
-    return float(layers @ table.host_bytes) + (activations.host_bytes or 0.0)
