@@ -34,6 +34,8 @@ _FIRST = 0.15
 _CLOSER = (0.08, 0.05, 0.04, 0.03, 0.025, 0.02, 0.015)
 _FARTHER = (0.25, 0.4)
 """How far below the best plan step times are asked for: first, then while that was shown, or until something is."""
+_HALVINGS = 3
+"""Step times asked for between the last one that was shown and the first one that was not."""
 _WIDE, _NARROW = 1.1, 1.03
 """Ratio of the micro-batches of a first range, and of those whose fronts are not bounded more closely."""
 _FEW_WAYS, _WAYS = 3, 6
@@ -183,18 +185,31 @@ def mix_bound(
 
 def _climb(ranges: list[Range], asking: Asking, best: float, gap: float, enough: float) -> float:
     """The highest step time asked for that no range reaches; one above `enough` will do."""
-    proved = 0.0
+    reached = 1.0
+    failed: float | None = None
     for missing in (*(g for g in (_FIRST, *_CLOSER) if g > gap), gap):
         shown = refuted(ranges, asking.about(best * (1 - missing)))
         if shown is None:
+            failed = missing
             break
-        ranges, proved = shown, best * (1 - missing)
-        if enough <= proved:
+        ranges, reached = shown, missing
+        if enough <= best * (1 - reached):
             break
-    for missing in _FARTHER if not proved else ():
+    for missing in _FARTHER if reached == 1.0 else ():
         if refuted(ranges, asking.about(best * (1 - missing))) is not None:
-            return best * (1 - missing)
-    return proved
+            reached = missing
+            break
+        failed = missing
+    if failed is None or reached == 1.0:
+        return best * (1 - reached)
+    for _ in range(_HALVINGS):
+        middle = (reached + failed) / 2
+        shown = refuted(ranges, asking.about(best * (1 - middle)))
+        if shown is None:
+            failed = middle
+        else:
+            ranges, reached = shown, middle
+    return best * (1 - reached)
 
 
 def _ranges(family: int, fewest: int, most: int) -> Iterator[Range]:
