@@ -1,4 +1,4 @@
-"""Every shipped cluster with every model that it could sensibly train: a checked plan in a second of search."""
+"""Every shipped cluster with every model that it could sensibly train: a checked plan in two seconds of search."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ def assert_honest(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize(("cluster", "model"), pairs())
-def test_a_sensible_pair_has_a_checked_plan_within_a_second_of_search(cluster: str, model: str) -> None:
+def test_a_sensible_pair_has_a_checked_plan_within_two_seconds_of_search(cluster: str, model: str) -> None:
     spec = of_one_shape(model_of(model))
-    assert_honest(solve(cluster_of(cluster), spec, SolveOptions(time_limit_s=1.0)).plan)
+    assert_honest(solve(cluster_of(cluster), spec, SolveOptions(time_limit_s=2.0)).plan)
 
 
 @pytest.mark.parametrize(("cluster", "model"), pairs()[::7])
 def test_so_it_has_where_shapes_may_be_mixed(cluster: str, model: str) -> None:
-    assert_honest(solve(cluster_of(cluster), model_of(model), SolveOptions(time_limit_s=1.0)).plan)
+    assert_honest(solve(cluster_of(cluster), model_of(model), SolveOptions(time_limit_s=2.0)).plan)
 
 
 @pytest.mark.slow

@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING
 
 from planner.cost.schedule import in_flight
 from planner.search.mixed.cheapest import Box, Cheapest
-from planner.search.mixed.rows import PieceRows
 from planner.search.workers import PoolOfWorkers
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from planner.search.mixed.rows import PieceRows
     from planner.search.mixed.shapes import Family, Pool
 
     Floats = NDArray[np.float64]
@@ -170,13 +170,13 @@ def mix_bound(
         return 0.0
     batch = pool.problem.global_batch
     scaled = [p * batch / whole for p in prices]
-    alone, rows, slots, ranges = math.inf, list[PieceRows](), list["Floats"](), list[Range]()
+    alone, rows, slots, ranges = math.inf, list["PieceRows"](), list["Floats"](), list[Range]()
     for family, fewest, most in families:
         if should_stop():
             return 0.0
         costs = np.array([scaled[k.group] * k.tensor * pool.context for k in family.kinds])
         alone = min(alone, _single_stages(family, costs, fewest))
-        rows.append(PieceRows(family))
+        rows.append(family.rows)
         slots.append(costs / family.micro_batch_size)
         ranges += _ranges(len(rows) - 1, fewest, most)
     with Asking(Refuter(rows, slots), should_stop, jobs, deadline) as asking:

@@ -149,36 +149,14 @@ class Pricer:
 
     def __init__(self, family: Family, step_time: float) -> None:
         self.family, self.step_time = family, step_time
-        self.kinds = family.kinds
-        self.options = [o for g, t in self.kinds if (o := family.root.options(g, t)) is not None]
+        self.kinds, self.options = family.kinds, family.rows.options
+        self._way, self._send = family.rows.way, family.rows.sends
         self.layers = family.root.intervals.num_layers
         self.beta = min((o.backward_share for o in self.options), default=0.5)
         self.least_update = min((o.least_update for o in self.options), default=0.0)
         self._tables: dict[tuple[int, ...], _Longest] = {}
         self._by_held: dict[int, _Longest] = {}
         self._busy: dict[int, Counts] = {}
-
-    @cached_property
-    def _send(self) -> Floats:
-        """(K,) seconds both ways over the boundary after a stage, at least."""
-        import numpy as np
-
-        root, context = self.family.root, self.family.pool.context
-
-        def least(kind: Kind, other: Kind) -> float:
-            fits = context * (kind.tensor + other.tensor) <= root.groups[kind.group].chips_per_node
-            return root.least_transfer(*kind, *other, kind.group == other.group and fits).both
-
-        return np.array([min(least(kind, other) for other in self.kinds) for kind in self.kinds])
-
-    @cached_property
-    def _way(self) -> Floats:
-        """(K, L+1) seconds of the layers before each position, nothing recomputed."""
-        import numpy as np
-
-        chain = list(self.family.root.intervals.chain.kinds)
-        times = np.array([o.layer_time[chain] for o in self.options])
-        return np.concatenate([np.zeros((len(times), 1)), times.cumsum(axis=1)], axis=1)
 
     @property
     def fastest_way(self) -> float:

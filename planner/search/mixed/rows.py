@@ -34,10 +34,10 @@ class PieceRows:
 
         root, pool = family.root, family.pool
         self.family, self.kinds = family, family.kinds
-        self.options = [o for g, t in self.kinds if (o := root.options(g, t)) is not None]
+        self.options = [o for kind in self.kinds if (o := root.options(*kind)) is not None]
         self.layers = root.intervals.num_layers
         chain = list(root.intervals.chain.kinds)
-        times = np.array([o.layer_time for o in self.options]).reshape(len(self.options), -1)[:, chain]
+        times = np.array([o.layer_time[chain] for o in self.options]).reshape(len(self.options), len(chain))
         none = np.zeros((len(self.options), 1))
         self.way: Floats = np.concatenate([none, times.cumsum(axis=1)], axis=1)
         least = times.min(axis=0, initial=np.inf)

@@ -14,6 +14,7 @@ from planner.search.candidates import Limits, Root
 from planner.search.highs import SolverChoice
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf, Split
+from planner.search.mixed.rows import PieceRows
 from planner.search.splitting import choose_policies
 
 if TYPE_CHECKING:
@@ -189,6 +190,11 @@ class Family:
     def kinds(self) -> tuple[Kind, ...]:
         """Every group and mode that has numbers here."""
         return tuple(kind for kind in self.pool.kinds if self.root.options(kind.group, kind.mode) is not None)
+
+    @cached_property
+    def rows(self) -> PieceRows:
+        """What stages can hold."""
+        return PieceRows(self)
 
     def leaf(self, stages: Stages, micro_batches: int) -> MixedLeaf:
         """The leaf of a pipeline with these stages."""
