@@ -11,7 +11,7 @@ import pytest
 
 from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
-from planner.cost.tables import Setting
+from planner.cost.tables import Chain, ChipGroup, LayerTable, Mode, Setting, TransferTable
 from planner.search.candidates import Limits
 from planner.search.intervals import Intervals
 from planner.search.mixed.bound import mix_bound
@@ -48,6 +48,24 @@ def real_pipelines(problem: MixedTables, schedule: str, size: int, replicas: int
             times = ChainTimes(bare.forward, bare.backward, update, onward, back)
             found.append((step_time(times, in_flight_counts(schedule, len(stages), m), m), list(stages), m))
     return found
+
+
+class HeavyFirst(MixedTables):
+    """One chip that runs the heavy first layer, and two that are ten times slower at it."""
+
+    def __init__(self) -> None:
+        groups = tuple(ChipGroup(f"g{i}", f"chip{i}", 1, chips, (1,)) for i, chips in enumerate((1, 2)))
+        chain = Chain(("a", "b", "c"), (0, 1, 1), ("heavy", "light"))
+        super().__init__(0, chain, groups, ("none",), 12, (1,), ("1f1b",), False)
+
+    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable:
+        heavy, nothing, none = 10.0 if group else 1.0, np.zeros(2), np.zeros((1, 2))
+        forward, backward = np.array([heavy, 0.4]), np.array([2 * heavy, 0.85])
+        half = backward / 2
+        return LayerTable(forward, half, half, none, nothing, none, none, nothing, nothing, 0.0, 1e15)
+
+    def transfer(self, *_: object) -> TransferTable:
+        return TransferTable(np.full(2, 0.005), np.full(2, 0.005))
 
 
 NOTHING_FITS = (32, 38)
@@ -101,6 +119,18 @@ def test_the_bound_holds_at_any_prices(seed: int) -> None:
         prices = [draw.uniform(0.2, 2.0) for _ in problem.groups]
         for above in (1.0, 1.3, 2.0):
             assert mix_bound(pool, families, prices, above * best, 0.0) <= best * (1 + 1e-9)
+
+
+def test_fewer_layers_in_front_may_cost_more() -> None:
+    """A heavy first layer that fits three stages from the end and not two: the best pipeline has one layer a stage."""
+    step = step_time(ChainTimes([1, 0.4, 0.4], [2, 0.85, 0.85], [0] * 3, [0.005] * 2, [0.005] * 2), (3, 2, 1), 12)
+    other = step_time(ChainTimes([1, 0.8], [2, 1.7], [0] * 2, [0.005], [0.005]), (2, 1), 12)
+    assert step < other * 0.97
+    pool = Pool(HeavyFirst(), Intervals(HeavyFirst().chain), Limits(), 1)
+    family = Family(pool, "1f1b", 1, 1, 1)
+    for prices in ([1.0, 0.0], [1.0, 0.05]):
+        for best in (1.0, 1.01, 1.02, 1.025):
+            assert mix_bound(pool, [(family, 12, 12)], prices, best * step, 0.0) <= step * (1 + 1e-9)
 
 
 def test_a_micro_batch_size_that_runs_nowhere_bounds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -140,6 +140,20 @@ def test_limits_hold_in_every_mix() -> None:
     assert two.entries and all(len(e.shape.stages) == 2 for e in two.entries)
 
 
+@pytest.mark.parametrize("stages", [1, 2])
+def test_a_pinned_number_of_stages_holds_on_larger_pools(stages: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(driver, "is_small", lambda pool: False)
+    mixed = 0
+    for seed in range(0, 60, 3):
+        problem, limits = random_mixed_problem(seed), Limits(total_stages=stages)
+        found = search(problem, SearchSettings(gap=0.0, limits=limits))
+        start = Start(found.leaf, found.split, found.step_time)
+        outcome = search_mixes(problem, limits, None, start, 0.0, lambda: False)
+        assert all(len(e.shape.stages) == stages for e in outcome.entries)
+        mixed += bool(outcome.entries)
+    assert mixed
+
+
 def test_pinned_numbers_of_pipelines_are_kept() -> None:
     problem = random_mixed_problem(3)
     for number in (1, 2, 3):

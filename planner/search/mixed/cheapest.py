@@ -108,7 +108,7 @@ class Cheapest:
 class _Fronts:
     """least[i][j, p, r]: what the layers before p cost at least, S at least shorts[j], when i stages lie behind p, with
     a second of way at rate r. After it, a way of w seconds beyond the fastest one costs  least + rate * (w - room)  at
-    least, room what is left for it.
+    least, room what is left for it.  cheapest[i][j, p]: at rate 0, of p and all positions behind it.
     """
 
     def __init__(
@@ -133,6 +133,8 @@ class _Fronts:
         for i in range(self.stages, 0, -1):
             self.least.append(self._one_more(self.capacity[i], self.least[-1], i))
         self.least.reverse()
+        # fewer layers can cost more: a heavy one may be impossible two stages from the end and possible three from it
+        self.cheapest: list[Floats] = [np.minimum.accumulate(x[:, ::-1, 0], axis=1)[:, ::-1] for x in self.least]
 
     def _affordable(self, step: StepRows, spare: Floats, limit: float) -> tuple[list[Counts], list[tuple[int, int]]]:
         """By the number of stages, as many as can be paid: layers that the front one of them can hold before each
@@ -256,8 +258,9 @@ class _Search:
         while len(label):
             box, first = known.box[label], known.end[label] - n
             price = known.price[label] + of.prices[kind]
-            going = price + self.fronts.least[i][self.front[box], first, 0] < self.limit
-            label, kind, n, box, first, price = (x[going] for x in (label, kind, n, box, first, price))
+            going = price + self.fronts.cheapest[i][self.front[box], first] < self.limit
+            label, kind, n, box, first = (x[going] for x in (label, kind, n, box, first))
+            price = price[going]
             beyond, fits, ends = self._judged(i, label, kind, n, box, first)
             fits &= price + self.fronts.at(i, self.front[box], first, beyond - self.room[box]) < self.limit
             self.done[box[fits & ends]] = True

@@ -91,7 +91,7 @@ class Columns:
 
     def add_shape(self, family: Family, shape: Shape) -> None:
         """A shape that is known from elsewhere."""
-        if shape not in self.known:
+        if shape not in self.known and self.pool.allows(shape.stages):
             self.known[shape] = Column(family, shape, self.pool.chips_of(shape.stages))
 
     def price(self, prices: Sequence[float], step_time: float, most: int) -> None:
@@ -119,7 +119,7 @@ class Columns:
 
     def add_chain(self, family: Family, chain: Chain, m: int, step_time: float) -> None:
         """Whole layers for a chain's stages: the dynamic programme balances them at m micro-batches, or one fewer."""
-        if (family, chain, m) in self._seen:
+        if (family, chain, m) in self._seen or not self.pool.allows(chain.kinds):
             return
         self._seen.add((family, chain, m))
         for tried in dict.fromkeys((m, max(1, m - 1), max(1, int(m * 0.95)), max(1, int(m * 0.9)))):

@@ -230,6 +230,10 @@ class Pool:
         sizes = self.micro_batch_sizes
         return [self.family(s, b, replicas, cautious) for s in self.problem.schedules for b in sizes]
 
+    def allows(self, stages: Stages) -> bool:
+        """Whether the limits allow so many stages."""
+        return self.limits.total_stages in (None, len(stages))
+
     def release(self) -> None:
         """Forget all families."""
         self._families.clear()
