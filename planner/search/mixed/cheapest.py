@@ -303,7 +303,8 @@ class _Search:
         latest = self.of.step_time * (1 + _SLACK)
         holds: NDArray[np.bool_] = whole + need <= latest
         for q in {1, (m - 1) // held} if m > held else ():
-            holds &= whole + q * way + (m - 1 - q * held) * time <= latest
+            turns = m - 1 - q * held
+            holds &= whole + q * way + (turns * time if turns else 0.0) <= latest
         return holds
 
     def _merged(self, made: Sequence[_Labels]) -> _Labels:
