@@ -7,9 +7,10 @@ from __future__ import annotations
 import math
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -192,15 +193,24 @@ class PoolOfWorkers:
         self._inputs = _written((start, inputs))
         self._pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start_with, initargs=(self._inputs,))
 
-    def answers(
+    def each(
         self,
         function: Callable[..., _Result],
         calls: Sequence[tuple[object, ...]],
         should_stop: Callable[[], bool],
-        nothing: _Result,
-    ) -> list[_Result]:
-        """The function's results, in order; `nothing` for those that the search no longer waits for."""
-        return _answers(self._pool, function, calls, should_stop, nothing)
+    ) -> Iterator[_Result | None]:
+        """The function's results, in order; None for those that the search no longer waits for. What was not begun when
+        the iterator is closed never is.
+        """
+        futures: list[Future[_Result]] = []
+        try:
+            with _started():
+                futures += [self._pool.submit(function, *call) for call in calls]
+                for future in futures:
+                    yield _wait(future, should_stop)
+        finally:
+            for future in futures:
+                future.cancel()
 
     def close(self) -> None:
         """End the processes without waiting for running work."""
@@ -243,9 +253,16 @@ def _answers(
     nothing: _Result,
 ) -> list[_Result]:
     """The function's results, in order; `nothing` for those that the search no longer waits for."""
-    try:
+    with _started():
         futures = [pool.submit(function, *call) for call in calls]
         return [_wait(future, should_stop) or nothing for future in futures]
+
+
+@contextmanager
+def _started() -> Iterator[None]:
+    """Says what is wrong where worker processes cannot start."""
+    try:
+        yield
     except BrokenProcessPool:
         raise InputError.single(
             path="jobs",

@@ -15,7 +15,8 @@ from planner.cost.tables import Chain, ChipGroup, LayerTable, Mode, Setting, Tra
 from planner.search.candidates import Limits
 from planner.search.intervals import Intervals
 from planner.search.mixed.bound import mix_bound
-from planner.search.mixed.cheapest import Box, Cheapest
+from planner.search.mixed.cheapest import cheaper
+from planner.search.mixed.fronts import Behind, Box
 from planner.search.mixed.shapes import Family, Pool
 from tests.search.mixed_problems import (
     MixedTables,
@@ -89,17 +90,26 @@ def test_no_real_pipeline_is_cheaper(seed: int) -> None:
         limit = draw.choice(sorted(x for x, _, _ in real)[: max(1, len(real) // 2)]) * (1 + 1e-9)
         fewest = draw.randint(1, problem.global_batch // size)
         most = draw.randint(fewest, problem.global_batch // size)
-        within = [stages for x, stages, m in real if x <= limit and fewest <= m <= most]
-        cheapest = min((sum(prices[index[k]] for k in stages) for stages in within), default=math.inf)
-        for scale in (1.0, most / cheapest * 1.001 if within else 1.0, most / cheapest * 0.999 if within else 1.0):
-            shorts = np.array([rows.fastest[-1], 1.5 * rows.fastest[-1]])
-            asked = Cheapest(rows, limit, prices * scale, fewest, most, shorts, draw.random() < 0.5)
-            ways = [*shorts, max(limit, 2 * shorts[-1])]
-            boxes = [Box(fewest, most, a, z) for a, z in pairwise(ways)]
-            answers = asked.cheaper(boxes, 10**9)
+        middle = draw.randint(fewest, most)
+        parts = [(fewest, middle), (middle + 1, most)] if middle < most else [(fewest, most)]
+        cheapest = [
+            min(
+                (sum(prices[index[k]] for k in stages) for x, stages, m in real if x <= limit and a <= m <= z),
+                default=math.inf,
+            )
+            for a, z in parts
+        ]
+        scales = [z / least * near for (_, z), least in zip(parts, cheapest, strict=True) for near in (0.999, 1.001)]
+        for scale in (1.0, *(s for s in scales if s)):
+            fastest = float(rows.fastest[-1])
+            ways = [fastest, 1.5 * fastest, max(limit, 3 * fastest)]
+            boxes = [Box(*part, *way) for part in parts for way in pairwise(ways)]
+            behind = Behind(rows, limit, prices * scale, draw.randint(1, fewest))
+            answers = cheaper(behind, boxes, 10**9, draw.choice([2, 3]))
             assert None not in answers
-            if cheapest * scale <= most:
-                assert True in answers
+            for n, (part, least) in enumerate(zip(parts, cheapest, strict=True)):
+                if least * scale <= part[1]:
+                    assert True in answers[2 * n : 2 * n + 2]
 
 
 @pytest.mark.parametrize("seed", range(0, 90, 3))

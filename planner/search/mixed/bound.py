@@ -8,15 +8,17 @@ goal, each for all numbers of micro-batches, in ranges that are divided where th
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from planner.cost.schedule import in_flight
-from planner.search.mixed.cheapest import Box, Cheapest
+from planner.search.mixed.cheapest import cheaper
+from planner.search.mixed.fronts import Behind, Box
 from planner.search.workers import PoolOfWorkers
 
 if TYPE_CHECKING:
@@ -30,47 +32,52 @@ if TYPE_CHECKING:
 
 __all__ = ["mix_bound"]
 
-_FIRST = 0.15
-_CLOSER = (0.08, 0.05, 0.04, 0.03, 0.025, 0.02, 0.015)
-_FARTHER = (0.25, 0.4)
-"""How far below the best plan step times are asked for: first, then while that was shown, or until something is."""
+_GOALS = (0.03, 0.02, 0.015)
+"""How far below the best plan step times are asked for, while that is shown, before the gap asked for."""
+_EASIER = (0.08, 0.15, 0.25, 0.4)
+"""Before the first goal: until something is shown."""
 _HALVINGS = 3
 """Step times asked for between the last one that was shown and the first one that was not."""
-_WIDE, _NARROW = 1.1, 1.03
-"""Ratio of the micro-batches of a first range, and of those whose fronts are not bounded more closely."""
-_FEW_WAYS, _WAYS = 3, 6
-"""Parts into which the ways of a wide and of a narrow range are divided for their fronts."""
+_WIDE, _NARROW = 1.06, 1.03
+"""Ratio of the micro-batches of a first box, and of those that are looked at with patience."""
+_WAYS = 3
+"""Parts into which the usual ways of a first box are divided."""
 _USUAL_WAY = 0.25
 """Share of the step time: longer ways are one part."""
 _FINEST = 0.003
 """Share of the step time: parts of ways of one number of micro-batches that are not divided any more."""
-_LABELS, _MOST_LABELS = 3_000, 60_000
-"""Labels of a stage after which a wide or a narrow range is divided."""
-_TOGETHER = 16
-"""Ranges that are asked for before it is looked whether one of them failed, whatever the number of processes."""
+_ALIKE = 1.5
+"""Ratio of micro-batches of boxes that one process looks at."""
+_LABELS, _MOST_LABELS = 300, 20_000
+"""Labels of a stage after which a wide or a narrow box is divided."""
+_FEW_RATES, _RATES = 2, 3
+"""Prices of a second of way for wide and for narrow boxes."""
+_CELLS = 40_000
+"""Kinds times positions times boxes that are looked at together, about."""
 _SLACK = 1e-9
 
 
 @dataclass(frozen=True)
-class Range:
-    """Pipelines of a family, by its number, with fewest..most micro-batches."""
+class Group:
+    """Boxes of a family, by its number; all have `fewest` micro-batches or more."""
 
     family: int
     fewest: int
-    most: int
+    boxes: tuple[Box, ...]
 
-    @property
-    def wide(self) -> bool:
-        return self.most > max(self.fewest, int(self.fewest * _NARROW))
 
-    def halves(self) -> tuple[Range, Range]:
-        """The range divided by ratio."""
-        middle = min(max(int(math.sqrt(self.fewest * self.most)), self.fewest), self.most - 1)
-        return Range(self.family, self.fewest, middle), Range(self.family, middle + 1, self.most)
+@dataclass(frozen=True)
+class Answer:
+    """Of a group's boxes, divided as far as needed: those that hold no pipeline that runs what it costs, and those of
+    which that is not shown.
+    """
+
+    shown: tuple[Box, ...]
+    left: tuple[Box, ...]
 
 
 class Refuter:
-    """Says which ranges hold no pipeline within a step time that runs what it costs.
+    """Says which boxes hold no pipeline within a step time that runs what it costs.
 
     rows, prices: of each family, prices in micro-batches for a slot of each kind.
     """
@@ -78,73 +85,104 @@ class Refuter:
     def __init__(self, rows: Sequence[PieceRows], prices: Sequence[Floats]) -> None:
         self.rows, self.prices = rows, prices
 
-    def holds_none(self, asked: Range, step_time: float, should_stop: Callable[[], bool]) -> bool:
-        """False where that was not shown."""
-        import numpy as np
-
-        rows = self.rows[asked.family]
+    def answer(self, group: Group, step_time: float, once: bool, should_stop: Callable[[], bool]) -> Answer:
+        """once: every box is looked at once, and those left over are halved; else they are divided until none is left
+        or a fine one is, and that one says no more than that the answer is no.
+        """
+        rows = self.rows[group.family]
         if not rows.kinds or float(rows.fastest[-1]) >= step_time:
-            return True
-        ends = _ways(rows, step_time, asked.wide)
-        prices = self.prices[asked.family]
-        cheapest = Cheapest(rows, step_time, prices, asked.fewest, asked.most, np.array(ends[:-1]), asked.wide)
-        left = [[Box(asked.fewest, asked.most, *ways) for ways in pairwise(ends)]]
-        labels = _LABELS if asked.wide else _MOST_LABELS
-        while left:
-            boxes = left.pop()
+            return Answer(group.boxes, ())
+        behind = Behind(rows, step_time, self.prices[group.family], group.fewest)
+        together = max(4, _CELLS // (len(rows.kinds) * (rows.layers + 1)))
+        open_boxes, shown, left = [*reversed(group.boxes)], list[Box](), list[Box]()
+        while open_boxes:
             if should_stop():
-                return False
-            answers = cheapest.cheaper(boxes, labels)
-            still = [box for box, cheaper in zip(boxes, answers, strict=True) if cheaper is not False]
-            parts = [*_divided(still, step_time)] if still and not asked.wide else []
-            if still and not parts:
-                return False
-            left += parts
-        return True
+                return Answer((), group.boxes)
+            boxes = _next(open_boxes, together)
+            effort = (_LABELS, _FEW_RATES) if _wide(boxes[0]) else (_MOST_LABELS, _RATES)
+            for box, holds in zip(boxes, cheaper(behind, boxes, *effort), strict=True):
+                parts = () if holds is False else _divided(box, step_time)
+                if holds is False:
+                    shown.append(box)
+                elif once or not parts:
+                    left += parts or (box,)
+                else:
+                    open_boxes += parts
+            if left and not once:
+                return Answer((), tuple(left))
+        return Answer(tuple(shown), tuple(left))
 
 
-def _ways(rows: PieceRows, step_time: float, wide: bool) -> list[float]:
-    """Where the ways of a range are divided: evenly up to a usual one, then the rest."""
-    shortest, parts = float(rows.fastest[-1]), _FEW_WAYS if wide else _WAYS
+def _next(boxes: list[Box], most: int) -> list[Box]:
+    """The last ones, as many as are looked at alike."""
+    wide, found = _wide(boxes[-1]), [boxes.pop()]
+    while boxes and len(found) < most and _wide(boxes[-1]) == wide:
+        found.append(boxes.pop())
+    return found
+
+
+def _wide(box: Box) -> bool:
+    return box.most > max(box.fewest, int(box.fewest * _NARROW))
+
+
+def _divided(box: Box, step_time: float) -> tuple[Box, ...]:
+    """The box divided where it is widest, micro-batches or way; nothing when that is too fine already."""
+    width = (box.long - box.short) / step_time
+    if box.most > box.fewest and (box.most / box.fewest - 1 >= width or width <= _FINEST):
+        middle = min(max(int(math.sqrt(box.fewest * box.most)), box.fewest), box.most - 1)
+        return box._replace(fewest=middle + 1), box._replace(most=middle)
+    if width <= _FINEST:
+        return ()
+    way = (box.short + box.long) / 2
+    return box._replace(short=way), box._replace(long=way)
+
+
+def _first_boxes(rows: PieceRows, fewest: int, most: int, step_time: float) -> list[Box]:
+    """All pipelines of a family with fewest..most micro-batches: ways divided evenly up to a usual one, then a rest."""
+    shortest = float(rows.fastest[-1])
     usual = max(_USUAL_WAY * step_time, min(2 * shortest, step_time))
-    return [*(shortest + (usual - shortest) * n / parts for n in range(parts + 1)), step_time]
+    ways = [*(shortest + (usual - shortest) * n / _WAYS for n in range(_WAYS + 1)), step_time]
+    boxes = []
+    while fewest <= most:
+        last = min(most, max(fewest, int(fewest * _WIDE)))
+        boxes += [Box(fewest, last, *way) for way in pairwise(ways) if way[0] < way[1]]
+        fewest = last + 1
+    return boxes
 
 
-def refuted(ranges: Sequence[Range], ask: Callable[[Sequence[Range]], Sequence[bool]]) -> list[Range] | None:
-    """The ranges, divided as far as needed to show that none holds a pipeline that runs what it costs; None when that
-    was not shown. ask: for each range whether it was.
-    """
-    left, shown = [*reversed(ranges)], list[Range]()
-    while left:
-        batch = [left.pop() for _ in range(min(_TOGETHER, len(left)))]
-        for asked, none in zip(batch, ask(batch), strict=True):
-            if none:
-                shown.append(asked)
-            elif asked.wide:
-                left += reversed(asked.halves())
-            else:
+_Boxes = Sequence[tuple[int, Box]]
+"""Boxes, each with the number of its family."""
+
+
+def _grouped(boxes: _Boxes) -> list[Group]:
+    """Boxes with about as many micro-batches together, the largest groups first."""
+    groups = dict[tuple[int, int], list[Box]]()
+    for family, box in sorted(boxes):
+        start = 1
+        while (more := max(start + 1, int(start * _ALIKE))) <= box.fewest:
+            start = more
+        groups.setdefault((family, start), []).append(box)
+    found = [Group(family, start, tuple(some)) for (family, start), some in groups.items()]
+    return sorted(found, key=lambda g: (-len(g.boxes), g.family, g.fewest))
+
+
+def _tried(boxes: _Boxes, ask: Callable[[Sequence[Group]], Generator[Answer, None, None]]) -> tuple[_Boxes, _Boxes]:
+    """Boxes of which it is shown that none holds a pipeline that runs what it costs, and the halves of the others."""
+    groups = _grouped(boxes)
+    answers = [*zip(groups, ask(groups), strict=True)]
+    shown = [(group.family, box) for group, answer in answers for box in answer.shown]
+    return shown, [(group.family, box) for group, answer in answers for box in answer.left]
+
+
+def _refuted(boxes: _Boxes, ask: Callable[[Sequence[Group]], Generator[Answer, None, None]]) -> _Boxes | None:
+    """The boxes, divided as far as needed to show it of all; None when it was not shown."""
+    groups, shown = _grouped(boxes), list[tuple[int, Box]]()
+    with contextlib.closing(ask(groups)) as answers:
+        for group, answer in zip(groups, answers, strict=True):
+            if answer.left:
                 return None
-    return sorted(shown, key=lambda r: (r.family, r.fewest))
-
-
-def _divided(boxes: Sequence[Box], step_time: float) -> Iterator[list[Box]]:
-    """Boxes divided where they are widest, micro-batches or way; none when that is too fine already."""
-    fewest, most = boxes[0].fewest, boxes[0].most
-    width = max(b.long - b.short for b in boxes) / step_time
-    if most > fewest and most / fewest - 1 >= width:
-        middle = (fewest + most) // 2
-        yield [b._replace(most=middle) for b in boxes]
-        yield [b._replace(fewest=middle + 1) for b in boxes]
-    elif width > _FINEST:
-        halves = []
-        for b in boxes:
-            middle_way = (b.short + b.long) / 2
-            halves += [b._replace(long=middle_way), b._replace(short=middle_way)]
-        yield halves
-    elif most > fewest:
-        middle = (fewest + most) // 2
-        yield [b._replace(most=middle) for b in boxes]
-        yield [b._replace(fewest=middle + 1) for b in boxes]
+            shown += ((group.family, box) for box in answer.shown)
+    return shown
 
 
 def mix_bound(
@@ -170,7 +208,7 @@ def mix_bound(
         return 0.0
     batch = pool.problem.global_batch
     scaled = [p * batch / whole for p in prices]
-    alone, rows, slots, ranges = math.inf, list["PieceRows"](), list["Floats"](), list[Range]()
+    alone, rows, slots, boxes = math.inf, list["PieceRows"](), list["Floats"](), list[tuple[int, Box]]()
     for family, fewest, most in families:
         if should_stop():
             return 0.0
@@ -178,45 +216,41 @@ def mix_bound(
         alone = min(alone, _single_stages(family, costs, fewest))
         rows.append(family.rows)
         slots.append(costs / family.micro_batch_size)
-        ranges += _ranges(len(rows) - 1, fewest, most)
+        boxes += ((len(rows) - 1, box) for box in _first_boxes(family.rows, fewest, most, best))
     with Asking(Refuter(rows, slots), should_stop, jobs, deadline) as asking:
-        return min(alone, _climb(ranges, asking, best, gap, alone))
+        return min(alone, _climb(boxes, asking, best, gap, alone))
 
 
-def _climb(ranges: list[Range], asking: Asking, best: float, gap: float, enough: float) -> float:
-    """The highest step time asked for that no range reaches; one above `enough` will do."""
-    reached = 1.0
-    failed: float | None = None
-    for missing in (*(g for g in (_FIRST, *_CLOSER) if g > gap), gap):
-        shown = refuted(ranges, asking.about(best * (1 - missing)))
-        if shown is None:
-            failed = missing
+def _climb(boxes: _Boxes, asking: Asking, best: float, gap: float, enough: float) -> float:
+    """The highest step time asked for that no box reaches; one above `enough` will do.
+
+    What a goal leaves open after one look is asked for at easier step times first, so that something is known early.
+    """
+    reached, failed = 1.0, 0.0
+    for goal in (*(g for g in _GOALS if g > gap), gap):
+        shown, left = _tried(boxes, asking.about(best * (1 - goal), once=True))
+        if reached == 1.0:
+            for easier in (e for e in _EASIER if e > goal):
+                found = _refuted(left, asking.about(best * (1 - easier)))
+                if found is not None:
+                    reached, left = easier, found
+                    break
+                failed = easier
+        closer = _refuted(left, asking.about(best * (1 - goal))) if not failed else None
+        if closer is None:
+            failed = failed or goal
             break
-        ranges, reached = shown, missing
+        boxes, reached = [*shown, *closer], goal
         if enough <= best * (1 - reached):
             break
-    for missing in _FARTHER if reached == 1.0 else ():
-        if refuted(ranges, asking.about(best * (1 - missing))) is not None:
-            reached = missing
-            break
-        failed = missing
-    if failed is None or reached == 1.0:
-        return best * (1 - reached)
-    for _ in range(_HALVINGS):
+    for _ in range(_HALVINGS if failed and reached < 1.0 else 0):
         middle = (reached + failed) / 2
-        shown = refuted(ranges, asking.about(best * (1 - middle)))
-        if shown is None:
+        found = _refuted(left, asking.about(best * (1 - middle)))
+        if found is None:
             failed = middle
         else:
-            ranges, reached = shown, middle
+            left, reached = found, middle
     return best * (1 - reached)
-
-
-def _ranges(family: int, fewest: int, most: int) -> Iterator[Range]:
-    while fewest <= most:
-        last = min(most, max(fewest, int(fewest * _WIDE)))
-        yield Range(family, fewest, last)
-        fewest = last + 1
 
 
 class Asking:
@@ -233,14 +267,17 @@ class Asking:
         if self._workers is not None:
             self._workers.close()
 
-    def about(self, step_time: float) -> Callable[[Sequence[Range]], Sequence[bool]]:
-        """For ranges, whether none holds a pipeline within the step time that runs what it costs."""
+    def about(self, step_time: float, once: bool = False) -> Callable[[Sequence[Group]], Generator[Answer, None, None]]:
+        """For groups, whether one holds a pipeline within the step time that runs what it costs."""
 
-        def ask(ranges: Sequence[Range]) -> Sequence[bool]:
+        def ask(groups: Sequence[Group]) -> Generator[Answer, None, None]:
             if self._workers is None:
-                return [not self.stop() and self.refuter.holds_none(r, step_time, self.stop) for r in ranges]
-            calls = [(r, step_time, self.deadline) for r in ranges]
-            return self._workers.answers(_holds_none, calls, self.stop, False)
+                for g in groups:
+                    yield self.refuter.answer(g, step_time, once, self.stop)
+            else:
+                calls = [(g, step_time, once, self.deadline) for g in groups]
+                for g, answer in zip(groups, self._workers.each(_answer, calls, self.stop), strict=False):
+                    yield answer or Answer((), g.boxes)
 
         return ask
 
@@ -253,8 +290,8 @@ def _start_worker(refuter: Refuter) -> None:
     _refuters[:] = [refuter]
 
 
-def _holds_none(asked: Range, step_time: float, deadline: float) -> bool:
-    return _refuters[0].holds_none(asked, step_time, lambda: time.monotonic() > deadline)
+def _answer(group: Group, step_time: float, once: bool, deadline: float) -> Answer:
+    return _refuters[0].answer(group, step_time, once, lambda: time.monotonic() > deadline)
 
 
 def _single_stages(family: Family, costs: Floats, fewest: int) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 from planner.cost.schedule import in_flight
@@ -16,9 +16,21 @@ if TYPE_CHECKING:
     Floats = NDArray[np.float64]
     Counts = NDArray[np.int64]
 
-__all__ = ["PieceRows", "StepRows"]
+__all__ = ["PieceRows", "StepRows", "alike"]
 
 _SLACK = 1e-9
+_ALIKE = 8
+"""Of so many stages from the end the last one and its next have capacities in common, of twice as many three, .."""
+
+
+@cache
+def alike(i: int) -> range:
+    """Stages from the end whose capacities are asked for together, the i-th among them: far ones differ little."""
+    first, count = 1, 1
+    while first + count <= i:
+        first += count
+        count = max(1, first // _ALIKE)
+    return range(first, first + count)
 
 
 class PieceRows:
@@ -102,7 +114,7 @@ class StepRows:
         self.longest = int(np.nonzero(longest)[0].max(initial=-1)) + 1
         self.of_end, self._pieces = self._alike()
         self._needs: dict[int, Floats] = {}
-        self._ascending: dict[int, Floats] = {}
+        self._ascending: dict[tuple[int, int], Floats] = {}
 
     def _alike(self) -> tuple[Counts, Counts]:
         """(L+1,) number of the class of ends with the same pieces behind them, and the (C, n) pieces of each class."""
@@ -127,17 +139,20 @@ class StepRows:
         return self._needs[held]
 
     def capacity(self, i: int, spare: Floats) -> Counts:
-        """(B, K, L+1) layers that the i-th stage from the end can hold before each position, with (B,) seconds spare
-        beside S.
+        """(B, K, L+1) layers that the i-th stage from the end, or one of its neighbours alike, can hold at most before
+        each position, with (B,) seconds spare beside S.
         """
         import numpy as np
 
-        held = self.held(i)
-        if held not in self._ascending:
-            falling = self.need(i)[:, self._pieces][:, :, ::-1]
-            self._ascending[held] = np.minimum.accumulate(falling, axis=2)[:, :, ::-1]
-        fits = self._ascending[held][None] <= (spare * (1 + _SLACK))[:, None, None, None]
-        found: Counts = fits.sum(axis=3)[:, :, self.of_end]
+        stages = alike(i)
+        least, most = self.held(stages[0]), self.held(stages[-1])
+        if (least, most) not in self._ascending:
+            with np.errstate(invalid="ignore"):
+                asked = (self.fewest - 1) * self.rows.times(least) - (most - 1) * self.rows.forward
+            falling = np.where(self.busy, asked, np.inf).take(self._pieces, axis=1)[:, :, ::-1]
+            self._ascending[least, most] = np.minimum.accumulate(falling, axis=2)[:, :, ::-1]
+        fits = self._ascending[least, most][None] <= (spare * (1 + _SLACK))[:, None, None, None]
+        found: Counts = np.count_nonzero(fits, axis=3).take(self.of_end, axis=2)
         return found
 
     def loosest(self, spare: float) -> Counts:
