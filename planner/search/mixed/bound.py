@@ -38,8 +38,8 @@ _EASIER = (0.08, 0.15, 0.25, 0.4)
 """Before the first goal: until something is shown."""
 _HALVINGS = 3
 """Step times asked for between the last one that was shown and the first one that was not."""
-_WIDE, _NARROW = 1.06, 1.03
-"""Ratio of the micro-batches of a first box, and of those that are looked at with patience."""
+_WIDE, _FIRST_WIDTH = 1.06, 0.08
+"""Ratio of the micro-batches of a first box, and its width, a share of these and of the step time."""
 _WAYS = 3
 """Parts into which the usual ways of a first box are divided."""
 _USUAL_WAY = 0.25
@@ -48,8 +48,8 @@ _FINEST = 0.003
 """Share of the step time: parts of ways of one number of micro-batches that are not divided any more."""
 _ALIKE = 1.5
 """Ratio of micro-batches of boxes that one process looks at."""
-_LABELS, _MOST_LABELS = 300, 20_000
-"""Labels of a stage after which a wide or a narrow box is divided."""
+_LABELS, _MOST_LABELS, _STEEPNESS = 300, 20_000, 1.5
+"""Labels of a stage after which a first box is divided; narrower ones are worth more, as a power of their width."""
 _FEW_RATES, _RATES = 2, 3
 """Prices of a second of way for wide and for narrow boxes."""
 _CELLS = 40_000
@@ -98,8 +98,8 @@ class Refuter:
         while open_boxes:
             if should_stop():
                 return Answer((), group.boxes)
-            boxes = _next(open_boxes, together)
-            effort = (_LABELS, _FEW_RATES) if _wide(boxes[0]) else (_MOST_LABELS, _RATES)
+            boxes = _next(open_boxes, together, step_time)
+            effort = _effort(boxes[0], step_time)
             for box, holds in zip(boxes, cheaper(behind, boxes, *effort), strict=True):
                 parts = () if holds is False else _divided(box, step_time)
                 if holds is False:
@@ -113,16 +113,21 @@ class Refuter:
         return Answer(tuple(shown), tuple(left))
 
 
-def _next(boxes: list[Box], most: int) -> list[Box]:
+def _next(boxes: list[Box], most: int, step_time: float) -> list[Box]:
     """The last ones, as many as are looked at alike."""
-    wide, found = _wide(boxes[-1]), [boxes.pop()]
-    while boxes and len(found) < most and _wide(boxes[-1]) == wide:
+    found = [boxes.pop()]
+    effort = _effort(found[0], step_time)
+    while boxes and len(found) < most and _effort(boxes[-1], step_time) == effort:
         found.append(boxes.pop())
     return found
 
 
-def _wide(box: Box) -> bool:
-    return box.most > max(box.fewest, int(box.fewest * _NARROW))
+def _effort(box: Box, step_time: float) -> tuple[int, int]:
+    """Labels and rates that a box is worth."""
+    width = max(box.most / box.fewest - 1, (box.long - box.short) / step_time, _FINEST)
+    halvings = max(0, math.floor(math.log2(_FIRST_WIDTH / width)))
+    labels = min(_MOST_LABELS, int(_LABELS * 2 ** (_STEEPNESS * halvings)))
+    return labels, _FEW_RATES if halvings < 2 else _RATES
 
 
 def _divided(box: Box, step_time: float) -> tuple[Box, ...]:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 __all__ = ["cheaper"]
 
 _SLACK = 1e-9
+_PARTS = 2
+"""Most micro-batches of a box are told apart this finely."""
 _BUCKETS = 192
 """Ways between the fastest and the longest are told apart this finely."""
 
@@ -49,25 +51,31 @@ def cheaper(behind: Behind, boxes: Sequence[Box], most_labels: int, num_rates: i
 
 @dataclass
 class _Labels:
-    """Stages behind a position: box, position, way beyond the fastest one, price."""
+    """Stages behind a position: box, position, way beyond the fastest one, price, and the most micro-batches that the
+    stages have time for.
+    """
 
     box: Counts
     end: Counts
     beyond: Floats
     price: Floats
+    most: Floats
 
-    def take(self, at: Counts | Truths) -> _Labels:
-        return _Labels(self.box[at], self.end[at], self.beyond[at], self.price[at])
+    def take(self, at: Counts) -> _Labels:
+        box, end = self.box.take(at), self.end.take(at)
+        return _Labels(box, end, self.beyond.take(at), self.price.take(at), self.most.take(at))
 
 
 class _Rows(NamedTuple):
     """What a piece asks for in a step as a certain stage, by number of micro-batches, kind and piece: in the first row
     beside S; in the second one beside ways, for one trip and for as many as there can be: `trips`, perhaps 0.
+    turn: what a micro-batch more asks for at least.
     """
 
     need: Floats
     one: Floats
     many: Floats
+    turn: Floats
     trips: Counts
     num_pieces: int
 
@@ -85,7 +93,8 @@ class _Search:
         self.done: Truths = np.zeros(len(boxes), dtype=np.bool_)
         box, end = np.arange(len(boxes)), np.full(len(boxes), self.rows.layers)
         box = box[fronts.paid(0, fronts.place(box, end), -self.room, self.limit) & (self.room >= 0)]
-        self.labels = _Labels(box, end[box], np.zeros(len(box)), np.zeros(len(box)))
+        self.fewest: Floats = np.array([float(b.fewest) for b in boxes])
+        self.labels = _Labels(box, end[box], np.zeros(len(box)), np.zeros(len(box)), self.limit[box])
 
     def run(self, most_labels: int) -> Truths:
         """Extend until no labels are left; says which boxes took too many."""
@@ -99,7 +108,7 @@ class _Search:
             many = np.bincount(self.labels.box, minlength=len(self.done)) > most_labels
             if many.any():
                 given_up |= many
-                self.labels = self.labels.take(~many[self.labels.box])
+                self.labels = self.labels.take(np.nonzero(~many[self.labels.box])[0])
         return given_up
 
     def _extend(self, i: int) -> None:
@@ -107,16 +116,17 @@ class _Search:
         import numpy as np
 
         known, fronts = self.labels, self.fronts
-        spent, left = known.beyond - self.room[known.box], self.limit[known.box] - known.price
+        spent, left = known.beyond - self.room[known.box], known.most - known.price
         label, kind, n = fronts.stages_before(i, known.box, known.end, spent, left)
         n = np.minimum(n, known.end[label])
-        least, rows, made = fronts.cheapest(i), self._stage_rows(i), [known.take(label[:0])]
+        least, rows, made = fronts.cheapest(i), self._stage_rows(i), [known.take(label[:0].astype(np.int64))]
         while len(label):
             box, first = known.box.take(label), known.end.take(label) - n
             price = known.price.take(label) + self.behind.prices.take(kind)
-            going = np.nonzero(price + least.take(fronts.place(box, first)) < self.limit.take(box))[0]
+            going = np.nonzero(price + least.take(fronts.place(box, first)) < known.most.take(label))[0]
             label, kind, n = label.take(going), kind.take(going), n.take(going)
-            longer = _Labels(box.take(going), first.take(going), known.beyond.take(label), price.take(going))
+            way, most = known.beyond.take(label), known.most.take(label)
+            longer = _Labels(box.take(going), first.take(going), way, price.take(going), most)
             made.append(self._kept(i, rows, longer, known.end.take(label), kind, n))
             more = np.nonzero((n > 1) & ~self.done.take(longer.box))[0]
             label, kind, n = label.take(more), kind.take(more), n.take(more) - 1
@@ -126,16 +136,18 @@ class _Search:
         """Of the i-th stage from the end."""
         import numpy as np
 
-        need, one, many, trips = [], [], [], []
+        need, one, many, turn, trips = [], [], [], [], []
         for step in self.fronts.steps:
             m, held = step.fewest, step.held(i)
             time, q = self.rows.times(held), (m - 1) // held if m > held else 0
             need.append(step.need(i))
             one.append((m - 1 - held) * time if q and m - 1 > held else np.zeros_like(time))
             many.append((m - 1 - q * held) * time if q and m - 1 > q * held else np.zeros_like(time))
+            with np.errstate(invalid="ignore"):
+                turn.append(time if held < m else time - self.rows.forward)
             trips.append(q)
-        flat = [np.array(x).reshape(-1) for x in (need, one, many)]
-        return _Rows(flat[0], flat[1], flat[2], np.array(trips), need[0].size)
+        flat = [np.array(x).reshape(-1) for x in (need, one, many, turn)]
+        return _Rows(flat[0], flat[1], flat[2], flat[3], np.array(trips), need[0].size)
 
     def _kept(self, i: int, rows: _Rows, labels: _Labels, end: Counts, kind: Counts, n: Counts) -> _Labels:
         """Labels with a stage of n layers of a kind more, before `end`: those whose rows hold and that can be paid for
@@ -150,35 +162,40 @@ class _Search:
         if i > 1:
             beyond += of.sends.take(kind)
         place = kind * of.update.shape[1] + of.pieces.take(end * of.layers + n - 1)
-        fits = np.nonzero(self._hold(rows, box, first, beyond, place, 0.0))[0]
-        labels = _Labels(box.take(fits), first.take(fits), beyond.take(fits), labels.price.take(fits))
-        left, spent = self.limit.take(labels.box) - labels.price, labels.beyond - self.room.take(labels.box)
+        most = np.minimum(labels.most, self._most(rows, box, first, beyond, place, 0.0))
+        fits = np.nonzero(most >= np.maximum(labels.price, self.fewest.take(box)))[0]
+        labels, place = _Labels(box, first, beyond, labels.price, most).take(fits), place.take(fits)
+        left, spent = labels.most - labels.price, labels.beyond - self.room.take(labels.box)
         paid = np.nonzero(fronts.paid(i, fronts.place(labels.box, labels.end), spent, left))[0]
-        labels, place = labels.take(paid), place.take(fits).take(paid)
+        labels, place = labels.take(paid), place.take(paid)
         if i > 1:
             whole = np.nonzero(labels.end == 0)[0]
             last, place = labels.take(whole), place.take(whole)
-            self.done[last.box[self._hold(rows, last.box, last.end, last.beyond, place, of.update.take(place))]] = True
+            most = self._most(rows, last.box, last.end, last.beyond, place, of.update.take(place))
+            self.done[last.box[most >= np.maximum(last.price, self.fewest.take(last.box))]] = True
         return labels.take(np.nonzero((labels.end > 0) & ~self.done.take(labels.box))[0])
 
-    def _hold(
+    def _most(
         self, rows: _Rows, box: Counts, first: Counts, beyond: Floats, place: Counts, update: Floats | float
-    ) -> Truths:
-        """Whether a stage from `first` on fits into its box and its rows hold, where it is the front one with its
-        update.
+    ) -> Floats:
+        """The most micro-batches for which the rows of a stage from `first` on hold, where it is the front one with its
+        update; fewer than the box's where it does not fit.
         """
         import numpy as np
 
         fastest, latest = self.rows.fastest, self.behind.step_time * (1 + _SLACK)
         way = fastest[-1] - fastest.take(first) + beyond
-        whole = np.maximum(self.short.take(box), fastest[-1] + beyond + update)
+        spare = latest - np.maximum(self.short.take(box), fastest[-1] + beyond + update)
         step = self.fronts.step_of.take(box)
         place = step * rows.num_pieces + place
-        fits: Truths = beyond + update <= self.room.take(box) + _SLACK
-        fits &= whole + rows.need.take(place) <= latest
+        left = spare - rows.need.take(place)
         for turns, trips in ((rows.one, np.minimum(rows.trips, 1)), (rows.many, rows.trips)):
-            fits &= whole + trips.take(step) * way + turns.take(place) <= latest
-        return fits
+            left = np.minimum(left, spare - trips.take(step) * way - turns.take(place))
+        left[beyond + update > self.room.take(box) + _SLACK] = -np.inf
+        with np.errstate(invalid="ignore", divide="ignore"):
+            more = np.floor(left / rows.turn.take(place) + _SLACK)
+        found: Floats = np.where(left >= 0, self.fewest.take(box) + more, -np.inf) * (1 + _SLACK)
+        return found
 
     def _merged(self, made: Sequence[_Labels]) -> _Labels:
         """Labels of a box and position with about the same way become one, with the least way and price; one that
@@ -186,18 +203,22 @@ class _Search:
         """
         import numpy as np
 
-        known = [m.take(~self.done[m.box]) for m in made]
+        known = [m.take(np.nonzero(~self.done[m.box])[0]) for m in made]
         box, end = np.concatenate([m.box for m in known]), np.concatenate([m.end for m in known])
         beyond, price = np.concatenate([m.beyond for m in known]), np.concatenate([m.price for m in known])
+        most = np.concatenate([m.most for m in known])
         if not len(box):
-            return _Labels(box, end, beyond, price)
+            return _Labels(box, end, beyond, price, most)
         room = np.maximum(self.room.take(box), 1e-300)
-        place = box * (self.rows.layers + 1) + end
+        low, high = self.fewest.take(box), self.limit.take(box)
+        part = np.minimum((most - low) / (high - low + 1.0) * _PARTS, _PARTS - 1).astype(np.int64)
+        place = (box * (self.rows.layers + 1) + end) * _PARTS + part
         key = place * (_BUCKETS + 2) + np.minimum(beyond / room * _BUCKETS, _BUCKETS).astype(np.int64)
         order = np.argsort(key)
         starts = np.concatenate([[0], np.nonzero(np.diff(key.take(order)))[0] + 1])
         price = np.minimum.reduceat(price.take(order), starts)
         beyond = np.minimum.reduceat(beyond.take(order), starts)
+        most = np.maximum.reduceat(most.take(order), starts)
         first = order.take(starts)
         box, end, place = box.take(first), end.take(first), place.take(first)
         new = np.concatenate([[True], np.diff(place) != 0])
@@ -205,4 +226,4 @@ class _Search:
         before = np.minimum.accumulate(price - ladder) + ladder
         kept = new.copy()
         kept[1:] |= price[1:] < before[:-1] - 1e-12
-        return _Labels(box, end, beyond, price).take(kept)
+        return _Labels(box, end, beyond, price, most).take(np.nonzero(kept)[0])
