@@ -49,6 +49,15 @@ def cheaper(behind: Behind, boxes: Sequence[Box], most_labels: int, num_rates: i
     return [True if done else (None if up else False) for done, up in zip(search.done, given_up, strict=True)]
 
 
+def cheapest_stages(behind: Behind, box: Box, most_labels: int, num_rates: int) -> tuple[list[int], float] | None:
+    """Kinds of the stages of a relaxed pipeline of the box that costs no more than it runs, and how many micro-batches
+    that is; None where none was found.
+    """
+    search = _Search(behind, [box], num_rates, history=[])
+    search.run(most_labels)
+    return search.traced() if search.done[0] else None
+
+
 @dataclass
 class _Labels:
     """Stages behind a position: box, position, way beyond the fastest one, price, and the most micro-batches that the
@@ -83,10 +92,14 @@ class _Rows(NamedTuple):
 class _Search:
     """Labels of several boxes at once."""
 
-    def __init__(self, behind: Behind, boxes: Sequence[Box], num_rates: int) -> None:
+    def __init__(
+        self, behind: Behind, boxes: Sequence[Box], num_rates: int, history: list[_Labels] | None = None
+    ) -> None:
+        """history: where labels of each number of stages are kept, to trace them."""
         import numpy as np
 
-        self.behind, self.rows = behind, behind.rows
+        self.behind, self.rows, self.history = behind, behind.rows, history
+        self.ended: _Labels | None = None
         self.fronts = fronts = Fronts(behind, boxes, num_rates)
         self.short: Floats = np.array([b.short for b in boxes])
         self.limit, self.room = fronts.limit, fronts.room
@@ -104,6 +117,8 @@ class _Search:
         for i in range(1, self.fronts.stages + 1):
             if not len(self.labels.end):
                 break
+            if self.history is not None and not self.done.any():
+                self.history.append(self.labels)
             self._extend(i)
             many = np.bincount(self.labels.box, minlength=len(self.done)) > most_labels
             if many.any():
@@ -172,7 +187,10 @@ class _Search:
             whole = np.nonzero(labels.end == 0)[0]
             last, place = labels.take(whole), place.take(whole)
             most = self._most(rows, last.box, last.end, last.beyond, place, of.update.take(place))
-            self.done[last.box[most >= np.maximum(last.price, self.fewest.take(last.box))]] = True
+            ended = np.nonzero(most >= np.maximum(last.price, self.fewest.take(last.box)))[0]
+            self.done[last.box.take(ended)] = True
+            if self.history is not None and len(ended):
+                self.ended = last.take(ended)
         return labels.take(np.nonzero((labels.end > 0) & ~self.done.take(labels.box))[0])
 
     def _most(
@@ -196,6 +214,22 @@ class _Search:
             more = np.floor(left / rows.turn.take(place) + _SLACK)
         found: Floats = np.where(left >= 0, self.fewest.take(box) + more, -np.inf) * (1 + _SLACK)
         return found
+
+    def traced(self) -> tuple[list[int], float]:
+        """Kinds of a pipeline that ended, and its micro-batches: found again by their prices, which add up."""
+        import numpy as np
+
+        assert self.history is not None
+        assert self.ended is not None
+        best = int((self.ended.price - self.ended.most).argmin())
+        price, position, kinds = float(self.ended.price[best]), 0, list[int]()
+        for labels in reversed(self.history):
+            left = np.abs(labels.price[:, None] + self.behind.prices - price)
+            left[labels.end <= position] = np.inf
+            label, kind = np.unravel_index(int(left.argmin()), left.shape)
+            price, position = float(labels.price[label]), int(labels.end[label])
+            kinds.append(int(kind))
+        return kinds, float(self.ended.most[best])
 
     def _merged(self, made: Sequence[_Labels]) -> _Labels:
         """Labels of a box and position with about the same way become one, with the least way and price; one that
