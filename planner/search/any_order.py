@@ -78,7 +78,8 @@ def search_any_order(
     begin = time.monotonic()
     deadline = begin + settings.time_limit_s
     share = share_of_time(problem.chain)
-    outcome = search(problem, replace(settings, time_limit_s=share * settings.time_limit_s), progress, should_stop)
+    first = replace(settings, time_limit_s=share * settings.time_limit_s)
+    outcome = search(problem, first, _in_model_order(progress), should_stop)
     leaf, split = outcome.leaf, None if outcome.leaf is None else settled(outcome)
     start = None if leaf is None or split is None else _placed(leaf, split)
     few = _FEW if outcome.why_stopped == "gap" and leaves_no_choice(problem.chain) else None
@@ -125,6 +126,13 @@ def _unproved() -> NoPlanFoundError:
     )
 
 
+def _in_model_order(progress: Callable[[SearchProgress], None] | None) -> Callable[[SearchProgress], None] | None:
+    """Progress of the first search, which speaks of a part of the plan space."""
+    if progress is None:
+        return None
+    return lambda p: progress(replace(p, phase="layers in the model's order", whole=False))
+
+
 def _reported(
     progress: Callable[[SearchProgress], None] | None, outcome: Outcome, begin: float
 ) -> Callable[[int, int, float, float], None]:
@@ -135,7 +143,7 @@ def _reported(
             done = outcome.statistics
             counts = done["leaves"] + shapes, done["programs"] + programs
             best, proved = (x if math.isfinite(x) else None for x in (found, bound))
-            progress(SearchProgress(*counts, best, proved, time.monotonic() - begin))
+            progress(SearchProgress(*counts, best, proved, time.monotonic() - begin, "any order of layers"))
 
     return report
 

@@ -66,7 +66,7 @@ class MixReporter:
         self._progress(
             SearchProgress(
                 candidates=mixes,
-                solved=mixes,
+                programs=0,
                 objective=step if math.isfinite(step) else None,
                 bound=bound if math.isfinite(bound) else None,
                 elapsed_s=self._last - self._since,

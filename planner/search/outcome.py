@@ -47,17 +47,15 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """Where the search stands; objective and bound in the objective's unit.
-
-    phase: of the search for mixes of shapes, whose `candidates` and `solved` count mixes looked at; else empty.
-    """
+    """Where the search stands; objective and bound in the objective's unit. Fields as in `solve.Progress`."""
 
     candidates: int
-    solved: int
+    programs: int
     objective: float | None
     bound: float | None
     elapsed_s: float
     phase: str = ""
+    whole: bool = True
 
 
 @dataclass(frozen=True)

@@ -64,16 +64,22 @@ class SolveOptions:
 @dataclass(frozen=True)
 class Progress:
     """Where a search stands. incumbent_s and bound_s: step times in seconds (with the objective `cost`: currency a
-    step).  phase: of the search for mixes of shapes, whose `candidates` and `solved` count mixes looked at; else empty.
+    step).
+
+    candidates: shapes of pipelines that no bound ruled out before they were looked at; while mixes of shapes are
+    searched, mixes.  programs: integer programs solved for them, none or several each.
+    phase: the part of the search, empty where it has no parts.  whole: bound and gap hold for the whole plan space;
+    else for the plans that the phase is named after alone.
     """
 
     candidates: int
-    solved: int
+    programs: int
     incumbent_s: float | None
     bound_s: float | None
     gap: float | None
     elapsed_s: float
     phase: str = ""
+    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -127,15 +133,16 @@ def solve(
         older, settings = with_older_plan(cluster, model, graph, problem, cost, settings, options, identical)
         limit, mixes = options.time_limit_s, identical is None
         first = replace(settings, time_limit_s=IDENTICAL_SHARE * limit, first_plan_limit_s=limit)
-        outcome = search(problem, first if mixes else settings, _forward(progress), interrupted)
+        say = _forward(progress, "identical pipelines" if mixes else "")
+        outcome = search(problem, first if mixes else settings, say, interrupted)
         if outcome.leaf is None and older.plan is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
         found = single = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
         if mixes and not interrupted():
             deadline = begin + limit * (1.0 if cost.uplinks is None else 1 - _PLACING_SHARE)
-            say = MixReporter(_forward(progress), begin)
+            mixing = MixReporter(_forward(progress), begin)
             found = best_of_all_shapes(
-                problem, cost, model, settings, outcome, found, deadline, interrupted, older, say
+                problem, cost, model, settings, outcome, found, deadline, interrupted, older, mixing
             )
         if found is not None and cost.uplinks is not None:
             candidates = found, single or found
@@ -221,13 +228,15 @@ def limits_of(cluster: Cluster, model: ModelSpec, cost: CostModel, fixed_order: 
     return limits
 
 
-def _forward(progress: Callable[[Progress], None] | None) -> Callable[[SearchProgress], None] | None:
+def _forward(progress: Callable[[Progress], None] | None, part: str = "") -> Callable[[SearchProgress], None] | None:
+    """part: of the plan space, where the search speaks of no more."""
     if progress is None:
         return None
 
     def forward(p: SearchProgress) -> None:
         gap = (p.objective - p.bound) / p.objective if p.objective and p.bound is not None else None
-        progress(Progress(p.candidates, p.solved, p.objective, p.bound, gap, p.elapsed_s, p.phase))
+        whole = p.whole and not part
+        progress(Progress(p.candidates, p.programs, p.objective, p.bound, gap, p.elapsed_s, part or p.phase, whole))
 
     return forward
 

@@ -71,7 +71,7 @@ class Watch:
 
         best, bound = progress.objective, progress.bound
         gap = (best - bound) / best if best and bound is not None else None
-        self.search(Progress(progress.candidates, progress.solved, best, bound, gap, progress.elapsed_s))
+        self.search(Progress(progress.candidates, progress.programs, best, bound, gap, progress.elapsed_s))
 
     def _say(self, progress: Progress | None) -> None:
         if self._tell is not None:
