@@ -34,6 +34,11 @@ class MixReporter:
         self._found: Found | None = None
         self._mixes, self._last = 0, -math.inf
 
+    @property
+    def phase(self) -> MixPhase:
+        """The one that was entered last."""
+        return self._phase
+
     def begin(self, step_time: float, bound: float) -> None:
         """The best known before any mix, inf for none; no plan of the whole space is faster than `bound` (s)."""
         self._step, self._bound = step_time, bound

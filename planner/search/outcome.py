@@ -86,6 +86,7 @@ class Outcome:
 class Found:
     """What the search found and proved. objective, bound: in the search's unit.  mixed: the bound holds for mixes of
     shapes too; identical_bound holds for plans of one shape then.  placed: the nodes of the choices, on a topology.
+    cut_short: parts of the search that the clock ended, by the names of their phases; empty where it has no parts.
     """
 
     choices: tuple[PipelineChoice, ...]
@@ -98,3 +99,4 @@ class Found:
     layer_order: str | None = None
     """Orders of layers that the bound holds for, where the graph leaves a choice."""
     placed: Placed | None = None
+    cut_short: tuple[str, ...] = ()

@@ -16,7 +16,7 @@ from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchProgress, SearchSettings, WhyStopped, search
 from planner.search.highs import SolverName, require_solver, start_log
 from planner.search.mix_progress import MixReporter
-from planner.search.mixes import IDENTICAL_SHARE, best_of_all_shapes, ignored_shapes, why_identical
+from planner.search.mixes import IDENTICAL, IDENTICAL_SHARE, best_of_all_shapes, one_shape_notices, why_identical
 from planner.search.on_uplinks import found_on_uplinks
 from planner.search.outcome import Found
 from planner.search.plan_space import plan_space_of
@@ -128,12 +128,12 @@ def solve(
             if cost.uplinks is not None:
                 end = begin + options.time_limit_s
                 found = found_on_uplinks(problem, cost, settings, outcome, (found, found), end, interrupted)
-            return _result(cluster, model, graph, cost, options, settings, found, older)
+            return _result(cluster, model, graph, cost, options, settings, found, older, begin)
         identical = why_identical(model, cost, settings.limits, options)
         older, settings = with_older_plan(cluster, model, graph, problem, cost, settings, options, identical)
         limit, mixes = options.time_limit_s, identical is None
         first = replace(settings, time_limit_s=IDENTICAL_SHARE * limit, first_plan_limit_s=limit)
-        say = _forward(progress, "identical pipelines" if mixes else "")
+        say = _forward(progress, IDENTICAL if mixes else "")
         outcome = search(problem, first if mixes else settings, say, interrupted)
         if outcome.leaf is None and older.plan is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
@@ -150,7 +150,7 @@ def solve(
         found = or_older(found, older, outcome)
         if found is None:
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
-        return _result(cluster, model, graph, cost, options, settings, found, older)
+        return _result(cluster, model, graph, cost, options, settings, found, older, begin)
 
 
 def _refuse_long_chains(cost: CostModel) -> None:
@@ -272,19 +272,24 @@ def _result(
     settings: SearchSettings,
     found: Found,
     older: Older,
+    begin: float,
 ) -> SolveResult:
+    """begin: of the search, on the monotonic clock; what is said of the time limit depends on it, nothing else."""
     from planner.plan.assemble import Proved, assemble_plan
 
+    identical = why_identical(model, cost, settings.limits, options)
+    limit_came = time.monotonic() >= begin + options.time_limit_s
     proved = Proved(
         bound=found.bound,
         gap_asked=options.gap,
         why_stopped=found.why_stopped,
-        plan_space=plan_space_of(cost, settings.limits, cluster, found),
+        plan_space=plan_space_of(cost, model, settings.limits, cluster, found, identical),
         objective=options.objective,
         solver=found.statistics | ({} if options.solver == "highs" else {"name": options.solver}),
         identical_bound=found.identical_bound,
+        shares_used_up=found.cut_short if found.why_stopped == "time" and not limit_came else (),
     )
-    own = (*cost.excluded, *_unverified_peaks(cluster, model, cost), *ignored_shapes(model, cost))
+    own = (*cost.excluded, *_unverified_peaks(cluster, model, cost), *one_shape_notices(model, identical))
     plan = assemble_plan(
         cluster,
         model,
@@ -351,6 +356,7 @@ def _in_any_order(
         best.statistics,
         mixed=False,
         layer_order=best.layer_order,
+        cut_short=best.cut_short,
     )
     return outcome, found
 

@@ -91,7 +91,10 @@ def or_older(found: Found | None, older: Older, outcome: Outcome) -> Found | Non
     mixed = plan.best is None or (found is not None and found.mixed)
     why, statistics = (found or outcome).why_stopped, (found or outcome).statistics
     bound = min(bound, plan.objective)
-    return Found(plan.choices, plan.objective, bound, why, statistics, mixed, known, placed=plan.placed)
+    cut_short = () if found is None else found.cut_short
+    return Found(
+        plan.choices, plan.objective, bound, why, statistics, mixed, known, placed=plan.placed, cut_short=cut_short
+    )
 
 
 def no_start(options: SolveOptions, why: object) -> Older:
