@@ -27,6 +27,12 @@ _OUTPUT, _UNFIT_OUTPUT = "plan.json", "plan.ignore-memory.json"
 """Where the plan goes unless told otherwise. One that may not run leaves one that does alone."""
 
 
+_JOBS = (
+    "Processes that search the parts of the plan space side by side, and bound the mixes of shapes; a count. What ends"
+    " by the gap is the same for any number."
+)
+
+
 class Objective(StrEnum):
     """What the best plan is best at."""
 
@@ -71,9 +77,7 @@ def solve(
             metavar="PERCENT", help="Stop when the plan is proved to be this close to the best; a percentage."
         ),
     ] = "1 %",
-    jobs: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Solve this many integer programs at a time; a count.")
-    ] = 1,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help=_JOBS)] = 1,
     ignore_memory: Annotated[
         bool,
         typer.Option(
@@ -117,11 +121,11 @@ def solve(
     \b
     Examples:
       dplan solve cluster.yaml model.yaml
-      dplan solve mi300x-h100 llama-3.1-8b -o plan.json --time-limit '2 min' --gap '0.5 %'
-      dplan solve cluster.yaml model.yaml --objective cost
+      dplan solve mi300x-h100 llama-3.1-8b --time-limit '2 min' --gap '0.5 %'
+      dplan solve cluster.yaml model.yaml --objective cost -o cheap.json
       dplan solve memory-tight llama-3.1-70b --baselines
-      dplan solve cluster.yaml model.yaml --gap '0 %' --solver cbc --solver-log cbc.log
-      dplan solve cluster.yaml model.yaml --warm-start plan.json -o new.json --time-limit '1 min'
+      dplan solve cluster.yaml model.yaml --solver cbc --solver-log cbc.log
+      dplan solve cluster.yaml model.yaml --warm-start plan.json -o new.json
       dplan solve cluster.yaml model.yaml --json | jq .prediction.step_time_s
     """
     from planner.cli.output import one_place, warn

@@ -44,7 +44,8 @@ class SolveOptions:
     """How to search. Defaults are the command line's.
 
     gap: relative; stop when the plan is proved to be this close to the best. 0 asks for the optimum (to one millionth).
-    jobs: worker processes; the plan does not depend on it.
+    jobs: processes that search the parts of the plan space side by side, and bound the mixes of shapes; what ends by
+    the gap is the same for any number.
     solver: solves the integer programs of identical and mixed pipelines, and must be installed. HiGHS settles ties.
     solver_log: a file that is made anew for the logs of all programs.
     warm_start: an older plan to fall back on. What ends by the gap is the same with and without it.
