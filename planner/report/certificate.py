@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.report.bars import heading, indented
-from planner.report.words import format_exact_duration, format_percent
+from planner.report.words import format_exact_duration, format_percent, joined, plural
 
 if TYPE_CHECKING:
     from planner.plan.schema import Certificate
@@ -85,8 +85,8 @@ def why_stopped_line(certificate: Certificate) -> str | None:
         return f"the search has done all that it does{asked}: more time changes nothing{_narrower(certificate)}"
     if not certificate.shares_used_up:
         return f"the time limit came first{asked}: more time may help"
-    parts = " and ".join(f"`{part}`" for part in certificate.shares_used_up)
-    return f"the time limit's shares for {parts} were used up{asked}: more time may help"
+    shares = plural("share", len(certificate.shares_used_up))
+    return f"the {shares} of the time limit for {joined(certificate.shares_used_up)} ran out{asked}: more time may help"
 
 
 _BY_CHANCE = {

@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["format_count", "format_exact_duration", "format_number", "format_percent", "layer_ranges", "plural"]
+__all__ = [
+    "format_count",
+    "format_exact_duration",
+    "format_number",
+    "format_percent",
+    "joined",
+    "layer_ranges",
+    "plural",
+]
 
 _NUMBERED = re.compile(r"(.*?)(\d+)$")
 
@@ -15,6 +23,11 @@ def plural(word: str, count: int) -> str:
     if count == 1:
         return word
     return word + ("es" if word.endswith(("ch", "x")) else "s")
+
+
+def joined(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def format_percent(fraction: float, decimals: int = 1) -> str:

@@ -151,7 +151,7 @@ def test_a_gap_missed_in_time_is_said_and_leaves_with_0(
     [
         (
             {"shares_used_up": ("better mixes",)},
-            "the time limit's shares for `better mixes` were used up (asked: 0.10 %)",
+            "the share of the time limit for better mixes ran out (asked: 0.10 %)",
         ),
         ({"why_stopped": "exhausted"}, "has done all that it does (asked: 0.10 %): more time changes nothing\n"),
         ({"why_stopped": "exhausted", "identical_bound": 0.0}, "`constraints: {shapes: identical}` is often proved"),
