@@ -249,7 +249,7 @@ def _deliver(result: SolveResult, output: str, options: SolveOptions, json: bool
     """Check, write, say what was found, and leave with the right code. quiet: no tables."""
     from planner.cli.output import one_place, print_json, print_report, say, warn
     from planner.plan import check_plan
-    from planner.report.certificate import why_stopped_line
+    from planner.report.certificate import narrower_space, why_stopped_line
     from planner.report.plan import full_hint, plan_report
 
     plan = result.plan
@@ -270,7 +270,7 @@ def _deliver(result: SolveResult, output: str, options: SolveOptions, json: bool
         raise typer.Exit(InterruptedSolve.exit_code)
     stopped = why_stopped_line(plan.certificate)
     if stopped is not None and not plan.certificate.is_as_close_as_asked and not held_back:
-        say(f"warning: {_gap(plan)}; {stopped}")
+        say("; ".join(filter(None, (f"warning: {_gap(plan)}", stopped, narrower_space(plan.certificate)))))
     if misfits:
         say(CheckError(f"{place}: planned without regard to memory, and it does not fit", *misfits).render())
         raise typer.Exit(CheckError.exit_code)

@@ -15,7 +15,7 @@ from planner.report.words import format_exact_duration, format_percent, joined, 
 if TYPE_CHECKING:
     from planner.plan.schema import Certificate
 
-__all__ = ["certificate_section", "space_section", "why_stopped_line"]
+__all__ = ["certificate_section", "narrower_space", "space_section", "why_stopped_line"]
 
 _PER_TOKEN = "/token"
 
@@ -52,7 +52,8 @@ def _among_identical(certificate: Certificate, bound: float) -> str:
     if bound > certificate.objective:
         return f"no plan of identical pipelines is better than {shown}: mixing shapes pays"
     gap = format_percent((certificate.objective - bound) / certificate.objective, 2)
-    return f"among plans of identical pipelines: lower bound {shown}, gap {gap}"
+    alone = "; `constraints: {shapes: identical}` searches these alone" if narrower_space(certificate) else ""
+    return f"among plans of identical pipelines: lower bound {shown}, gap {gap}{alone}"
 
 
 def _amount(value: float, unit: str) -> str:
@@ -82,7 +83,7 @@ def why_stopped_line(certificate: Certificate) -> str | None:
     if why == "interrupted":
         return f"the search was interrupted{asked}"
     if why == "exhausted":
-        return f"the search has done all that it does{asked}: more time changes nothing{_narrower(certificate)}"
+        return f"all that the search does is done{asked}: more time changes nothing"
     if not certificate.shares_used_up:
         return f"the time limit came first{asked}: more time may help"
     shares = plural("share", len(certificate.shares_used_up))
@@ -95,12 +96,14 @@ _BY_CHANCE = {
 }
 
 
-def _narrower(certificate: Certificate) -> str:
-    """The space in which more can be proved, where the best plan known may be in it."""
-    bound = certificate.identical_bound
-    if bound is None or bound > certificate.objective:
-        return ""
-    return "; a search with `constraints: {shapes: identical}` is often proved more closely"
+def narrower_space(certificate: Certificate) -> str | None:
+    """Where more is proved, once more time changes nothing; None where nothing is said, or no plan there is as good."""
+    bound, objective = certificate.identical_bound, certificate.objective
+    if certificate.why_stopped != "exhausted" or certificate.is_as_close_as_asked:
+        return None
+    if bound is None or not certificate.bound < bound <= objective:
+        return None
+    return f"`constraints: {{shapes: identical}}` is proved more closely: {format_percent(1 - bound / objective, 2)}"
 
 
 def space_section(space: dict[str, Any], node_groups: Sequence[str]) -> Iterator[RenderableType]:
