@@ -40,7 +40,7 @@ def _entries(pipelines: Sequence[Pipeline]) -> Iterator[tuple[str, str]]:
     yield from _columns(stages)
     policies = {policy for stage in stages for policy in stage.recompute.values()}
     if policies:
-        yield "n/m", "n of m layers (embedding, norm and head are none)"
+        yield "n/m", "n of the m layers that have a choice"
     for policy, meaning in _POLICIES.items():
         if policy in policies:
             yield SHORT_POLICY[policy], meaning

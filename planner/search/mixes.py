@@ -43,6 +43,7 @@ _IMPROVEMENT_SHARE = 0.45
 
 _LEVELS = "training.zero leaves a choice of levels"
 _REPLICAS = "training.stage_replicas leaves a choice"
+_BOTH = "training.zero and training.stage_replicas leave a choice"
 
 
 @dataclass(frozen=True)
@@ -67,10 +68,9 @@ def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: So
         return "stages, their order or their layers are pinned"
     if cost.chain.tensors is not None:
         return "the layers branch"
-    if len(cost.zero_levels) > 1:
-        return _LEVELS
-    if any(group.stage_replicas != (1,) for group in cost.groups):
-        return _REPLICAS
+    levels, replicas = len(cost.zero_levels) > 1, any(group.stage_replicas != (1,) for group in cost.groups)
+    if levels or replicas:
+        return _BOTH if levels and replicas else _LEVELS if levels else _REPLICAS
     if not cost.may_mix:
         return "ZeRO-2 and 3 and expert parallel groups need equal pipelines"
     return None
@@ -190,7 +190,6 @@ def one_shape_notices(model: ModelSpec, why: str | None) -> tuple[Notice, ...]:
     message = f"mixed shapes of pipelines are not searched: {why}"
     if "shapes" in model.constraints.model_fields_set:
         return (Notice("shapes", f"{message}, although constraints.shapes is mixed"),)
-    if why in (_LEVELS, _REPLICAS):
-        one = "one level, 0 or 1," if why == _LEVELS else "none of it"
-        return (Notice("shapes", f"{message}; with {one} they are"),)
+    if why in (_LEVELS, _REPLICAS, _BOTH):
+        return (Notice("shapes", f"{message}; without a choice there they can be"),)
     return ()

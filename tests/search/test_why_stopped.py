@@ -63,13 +63,14 @@ def test_without_a_clock_a_gap_that_stays_is_exhausted(cut_short: None, monkeypa
     [
         (", zero: [0, 1]", "training.zero leaves a choice of levels"),
         (", stage_replicas: [1, 2]", "training.stage_replicas leaves a choice"),
+        (", zero: [0, 1], stage_replicas: [1, 2]", "training.zero and training.stage_replicas leave a choice"),
     ],
 )
 def test_a_choice_that_takes_mixed_shapes_away_says_so(training: str, why: str) -> None:
     result = solved(training, gap=0.5)
     assert result.plan.certificate.plan_space["why_identical"] == why
     (said,) = (notice for notice in result.notices if notice.code == "shapes")
-    assert said.message.startswith(f"mixed shapes of pipelines are not searched: {why}; with")
+    assert said.message.startswith(f"mixed shapes of pipelines are not searched: {why}; without")
     assert said.message in [warning.message for warning in result.plan.warnings]
 
 
