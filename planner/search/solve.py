@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
 from planner.search.candidates import Limits
-from planner.search.driver import Outcome, SearchProgress, SearchSettings, WhyStopped, search
+from planner.search.driver import Outcome, SearchSettings, WhyStopped, search
 from planner.search.highs import SolverName, require_solver, start_log
 from planner.search.mix_progress import MixReporter
 from planner.search.mixes import IDENTICAL, IDENTICAL_SHARE, best_of_all_shapes, one_shape_notices, why_identical
 from planner.search.on_uplinks import found_on_uplinks
 from planner.search.outcome import Found
 from planner.search.plan_space import plan_space_of
+from planner.search.progress import Progress, forward, say_placing
 from planner.search.relaxed import RelaxedProblem
 from planner.search.warm import Older, no_start, or_older, with_older_plan
 
@@ -60,27 +61,6 @@ class SolveOptions:
     solver: SolverName = "highs"
     solver_log: str | None = None
     warm_start: Plan | None = None
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a search stands. incumbent_s and bound_s: step times in seconds (with the objective `cost`: currency a
-    step).
-
-    candidates: shapes of pipelines that no bound ruled out before they were looked at; while mixes of shapes are
-    searched, mixes.  programs: integer programs solved for them, none or several each.
-    phase: the part of the search, empty where it has no parts.  whole: bound and gap hold for the whole plan space;
-    else for the plans that the phase is named after alone.
-    """
-
-    candidates: int
-    programs: int
-    incumbent_s: float | None
-    bound_s: float | None
-    gap: float | None
-    elapsed_s: float
-    phase: str = ""
-    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -127,6 +107,7 @@ def solve(
             if found is None:
                 _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
             if cost.uplinks is not None:
+                say_placing(progress, found, begin)
                 end = begin + options.time_limit_s
                 found = found_on_uplinks(problem, cost, settings, outcome, (found, found), end, interrupted)
             return _result(cluster, model, graph, cost, options, settings, found, older, begin)
@@ -134,18 +115,19 @@ def solve(
         older, settings = with_older_plan(cluster, model, graph, problem, cost, settings, options, identical)
         limit, mixes = options.time_limit_s, identical is None
         first = replace(settings, time_limit_s=IDENTICAL_SHARE * limit, first_plan_limit_s=limit)
-        say = _forward(progress, IDENTICAL if mixes else "")
+        say = forward(progress, IDENTICAL if mixes else "")
         outcome = search(problem, first if mixes else settings, say, interrupted)
         if outcome.leaf is None and older.plan is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
         found = single = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
         if mixes and not interrupted():
             deadline = begin + limit * (1.0 if cost.uplinks is None else 1 - _PLACING_SHARE)
-            mixing = MixReporter(_forward(progress), begin)
+            mixing = MixReporter(forward(progress), begin)
             found = best_of_all_shapes(
                 problem, cost, model, settings, outcome, found, deadline, interrupted, older, mixing
             )
         if found is not None and cost.uplinks is not None:
+            say_placing(progress, found, begin)
             candidates = found, single or found
             found = found_on_uplinks(problem, cost, settings, outcome, candidates, begin + limit, interrupted)
         found = or_older(found, older, outcome)
@@ -227,19 +209,6 @@ def limits_of(cluster: Cluster, model: ModelSpec, cost: CostModel, fixed_order: 
             fix="see `dplan model` for the layers",
         )
     return limits
-
-
-def _forward(progress: Callable[[Progress], None] | None, part: str = "") -> Callable[[SearchProgress], None] | None:
-    """part: of the plan space, where the search speaks of no more."""
-    if progress is None:
-        return None
-
-    def forward(p: SearchProgress) -> None:
-        gap = (p.objective - p.bound) / p.objective if p.objective and p.bound is not None else None
-        whole = p.whole and not part
-        progress(Progress(p.candidates, p.programs, p.objective, p.bound, gap, p.elapsed_s, part or p.phase, whole))
-
-    return forward
 
 
 def _raise_without_plan(
@@ -346,7 +315,7 @@ def _in_any_order(
     def settled(outcome: Outcome) -> Split:
         return _settled_split(options, outcome, interrupted, begin)
 
-    outcome, best = search_any_order(problem, settings, settled, _forward(progress), interrupted)
+    outcome, best = search_any_order(problem, settings, settled, forward(progress), interrupted)
     if best is None:
         return outcome, None
     found = Found(
