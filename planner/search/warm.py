@@ -69,7 +69,8 @@ class Older:
         if self.plan is None:
             return self.said
         if why_stopped != "gap" and self.plan.choices == choices:
-            return (*self.said, Notice(_NOTICE, "nothing better than the older plan was found in time"))
+            when = "" if why_stopped == "exhausted" else " in time"
+            return (*self.said, Notice(_NOTICE, f"nothing better than the older plan was found{when}"))
         if why_stopped == "gap" and self.plan.objective < objective * (1 - _SAME):
             share = 100 * (1 - self.plan.objective / objective)
             message = (
