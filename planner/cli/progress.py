@@ -43,7 +43,11 @@ class StatusLine:
             first = self._first
             self._spinner = Spinner("dots", _Fitted(lambda width, later: first), style="status.spinner")
             self._live = Live(self._spinner, console=self._console, refresh_per_second=12.5, transient=True)
-            self._live.start()
+            try:
+                self._live.start()
+            except BaseException:  # Ctrl-C while the first line is drawn: the terminal is left as it was
+                self._live.stop()
+                raise
         return self
 
     def __exit__(

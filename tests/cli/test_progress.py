@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
+from rich.live import Live
 
 from planner import Progress, SolveOptions, solve
 from planner.cli.progress import ProgressLine, progress_text
@@ -76,6 +77,22 @@ def drawn(progress: Progress, terminal: bool = True, width: int = 100, **options
         line(progress)
         line.line.draw()
     return out.getvalue()
+
+
+def test_ctrl_c_while_the_first_line_is_drawn_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    out, draw, drawn_once = io.StringIO(), Live.refresh, list[bool]()
+
+    def interrupted(live: Live) -> None:
+        draw(live)
+        if not drawn_once:
+            drawn_once.append(True)
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Live, "refresh", interrupted)
+    line = ProgressLine(console=Console(file=out, force_terminal=True, width=80))
+    with pytest.raises(KeyboardInterrupt), line:
+        pass
+    assert "\x1b[?25h" in out.getvalue() and out.getvalue().rstrip().endswith("\x1b[2K")  # cursor back, line erased
 
 
 def test_it_is_silent_without_a_terminal() -> None:
