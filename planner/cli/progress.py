@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -44,9 +46,9 @@ class StatusLine:
             self._spinner = Spinner("dots", _Fitted(lambda width, later: first), style="status.spinner")
             self._live = Live(self._spinner, console=self._console, refresh_per_second=12.5, transient=True)
             try:
-                self._live.start()
-            except BaseException:  # Ctrl-C while the first line is drawn: the terminal is left as it was
-                self._live.stop()
+                _whole(self._live.start)
+            except BaseException:  # no body, so no exit: the terminal is left as it was
+                _whole(self._live.stop)
                 raise
         return self
 
@@ -54,7 +56,7 @@ class StatusLine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._live is not None:
-            self._live.stop()
+            _whole(self._live.stop)
 
     def show(self, text: Callable[[int, float], str]) -> None:
         """Show `text(width, later)` from now on: columns that there are, seconds since this call."""
@@ -65,6 +67,21 @@ class StatusLine:
         """Draw it now; else that happens a few times a second."""
         if self._live is not None:
             self._live.refresh()
+
+
+def _whole(change: Callable[[], None]) -> None:
+    """Change the terminal; Ctrl-C waits until that is done, and comes then."""
+    if threading.current_thread() is not threading.main_thread():
+        change()
+        return
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
+    try:
+        change()
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if before is None else before)
+    for number in came[:1]:
+        signal.raise_signal(number)
 
 
 class _Fitted:
@@ -82,7 +99,9 @@ class _Fitted:
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         from rich.measure import Measurement
 
-        return Measurement(1, options.max_width)
+        text = self._text(options.max_width, time.monotonic() - self._since)
+        width = min(len(text) + 1, options.max_width)  # and a digit more, as seconds pass; no spaces up to the edge
+        return Measurement(width, width)
 
 
 class ProgressLine:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import signal
 from dataclasses import replace
 from typing import Any
 
@@ -79,20 +80,20 @@ def drawn(progress: Progress, terminal: bool = True, width: int = 100, **options
     return out.getvalue()
 
 
-def test_ctrl_c_while_the_first_line_is_drawn_leaves_the_terminal_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
-    out, draw, drawn_once = io.StringIO(), Live.refresh, list[bool]()
+@pytest.mark.parametrize("moment", ["start", "stop"])
+def test_ctrl_c_while_the_terminal_is_changed_leaves_it_as_it_was(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
+    out, change = io.StringIO(), getattr(Live, moment)
 
     def interrupted(live: Live) -> None:
-        draw(live)
-        if not drawn_once:
-            drawn_once.append(True)
-            raise KeyboardInterrupt
+        signal.raise_signal(signal.SIGINT)
+        change(live)
 
-    monkeypatch.setattr(Live, "refresh", interrupted)
+    monkeypatch.setattr(Live, moment, interrupted)
     line = ProgressLine(console=Console(file=out, force_terminal=True, width=80))
     with pytest.raises(KeyboardInterrupt), line:
         pass
-    assert "\x1b[?25h" in out.getvalue() and out.getvalue().rstrip().endswith("\x1b[2K")  # cursor back, line erased
+    assert out.getvalue().startswith("\x1b[?25l") and out.getvalue().rstrip().endswith("\x1b[2K")
+    assert "\x1b[?25h" in out.getvalue()  # the cursor is back, the line erased
 
 
 def test_it_is_silent_without_a_terminal() -> None:
