@@ -14,7 +14,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = ROOT / "README.md"
-GUIDES = [README, *(ROOT / "docs" / name for name in ("guide.md", "modes.md", "offload.md"))]
+GUIDES = [README, *(ROOT / "docs" / name for name in ("guide.md", "mixed-shapes.md", "modes.md", "offload.md"))]
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,21 @@ def test_files_and_commands_of_a_page_work_in_their_order(page: Path, tmp_path: 
                 assert line.startswith("$ ")
                 done = run(line[2:], tmp_path)
                 assert done.returncode == 0, f"{line}\n{done.stderr}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "mixed-shapes.md"], ids=lambda page: page.name)
+def test_what_a_page_shows_is_what_solve_prints(page: Path, tmp_path: Path) -> None:
+    """Line by line, in their order; with time enough, so that no clock has a part in it."""
+    for block in blocks(page, "yaml")[:2]:
+        name = "cluster.yaml" if "node_groups:" in block.text else "model.yaml"
+        (tmp_path / name).write_text(block.text)
+    done = run("dplan solve cluster.yaml model.yaml --time-limit '100 s'", tmp_path)
+    assert done.returncode == 0, done.stderr
+    printed = [line.strip() for line in done.stdout.splitlines()]
+    for line in blocks(page, "text")[0].text.splitlines():
+        assert line.strip() in printed, f"{line}\n{done.stdout}"
+        printed = printed[printed.index(line.strip()) + 1 :]
 
 
 @pytest.mark.parametrize("page", [README, ROOT / "docs" / "plan-file.md"], ids=lambda page: page.name)

@@ -65,7 +65,7 @@ class Found(BenchModel):
     loops: Positive
     """`solve_s` / `calibration_s`: what is compared between runs."""
     why_stopped: Literal["gap", "time", "exhausted"]
-    """`gap`: it closed.  `time`: the limit came.  `exhausted`: nothing left to try."""
+    """`gap`: it closed.  `time`: the limit, or a share of it, came.  `exhausted`: nothing left to try."""
     step_time_s: Positive
     """The objective: predicted time of a step."""
     bound_s: Number

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from planner.errors import InputError, InterruptedSolve
 
@@ -57,34 +57,29 @@ def compare(
 
 
 class BaselineLine:
-    """The progress line of a comparison: on stderr, and only when a person watches."""
+    """The progress line of a comparison; use as a context manager."""
 
     def __init__(self, console: Console | None = None) -> None:
-        from rich.console import Console
+        from planner.cli.progress import StatusLine
 
-        self._console = console or Console(stderr=True, markup=False, highlight=False)
-        self._status: Any = None
+        self._line = StatusLine("comparing", console)
 
     def __enter__(self) -> BaselineLine:
-        if self._console.is_terminal:
-            self._status = self._console.status("comparing")
-            self._status.start()
+        self._line.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._status is not None:
-            self._status.stop()
+        self._line.__exit__(kind, error, trace)
 
     def __call__(self, progress: BaselineProgress) -> None:
-        if self._status is not None:
-            self._status.update(line_text(progress))
+        self._line.show(lambda width, later: line_text(progress, width, later))
 
 
-def line_text(progress: BaselineProgress) -> str:
-    """`3 of 21: h100 alone: 12 of 50 candidates solved, step 12.3 s, bound 12.1 s, gap 1.6 %, 3 s`."""
+def line_text(progress: BaselineProgress, width: int | None = None, later: float = 0.0) -> str:
+    """`3 of 21: h100 alone: step 12.3 s, bound 12.1 s, gap 1.60 %, 50 candidates, 3 s`."""
     from planner.cli.progress import progress_text
 
     line = f"{progress.number} of {progress.total}: {progress.what}"
-    return line if progress.search is None else f"{line}: {progress_text(progress.search)}"
+    return line if progress.search is None else progress_text(progress.search, None, width, line, later)

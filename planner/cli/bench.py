@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -181,31 +181,29 @@ class BenchLine:
     def __init__(self, console: Console | None = None) -> None:
         from rich.console import Console
 
+        from planner.cli.progress import StatusLine
+
         self._console = console or Console(stderr=True, markup=False, emoji=False, highlight=False, soft_wrap=True)
-        self._status: Any = None
+        self._line = StatusLine("calibrating", self._console)
 
     def __enter__(self) -> BenchLine:
-        if self._console.is_terminal:
-            self._status = self._console.status("calibrating")
-            self._status.start()
+        self._line.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._status is not None:
-            self._status.stop()
+        self._line.__exit__(kind, error, trace)
 
     def __call__(self, progress: BenchProgress) -> None:
-        text = line_text(progress)
-        if progress.search is None and (progress.result is not None or self._status is None):
-            self._console.print(text)
-        elif self._status is not None:
-            self._status.update(text)
+        if progress.search is None and (progress.result is not None or not self._line.is_watched):
+            self._console.print(line_text(progress))
+        else:
+            self._line.show(lambda width, later: line_text(progress, width, later))
 
 
-def line_text(progress: BenchProgress) -> str:
-    """`3 of 17: 16-rtx: 12 of 50 candidates solved, ...`, at the end `3 of 17: 16-rtx: 4.2 s, gap 0.98 %`."""
+def line_text(progress: BenchProgress, width: int | None = None, later: float = 0.0) -> str:
+    """`3 of 17: 16-rtx: step 12.3 s, ...`, at the end `3 of 17: 16-rtx: 4.2 s, gap 0.98 %`."""
     from planner.cli.progress import progress_text
     from planner.report.bench import case_line
 
@@ -213,5 +211,5 @@ def line_text(progress: BenchProgress) -> str:
     if progress.result is not None:
         return f"{line}: {case_line(progress.result)}"
     if progress.search is not None:
-        return f"{line}: {progress_text(progress.search)}"
+        return progress_text(progress.search, None, width, line, later)
     return f"{line}: {progress.case.model} on {progress.case.cluster}"

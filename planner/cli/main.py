@@ -128,15 +128,13 @@ def root(
 
     \b
     Start here:
-      dplan init                              write a commented cluster.yaml and model.yaml
-      dplan solve cluster.yaml model.yaml     find the best plan, write plan.json
-      dplan show plan.json                    look at it
-      dplan solve mi300x-h100 llama-3.1-8b    the same with what dplan ships
+      dplan init                            write cluster.yaml and model.yaml
+      dplan solve cluster.yaml model.yaml   find the best plan, write plan.json
+      dplan show plan.json                  look at it
+      dplan solve mi300x-h100 llama-3.1-8b  the same with what dplan ships
 
-    \b
-    Exit codes: 0 done, 1 our bug, 2 bad input, 3 proved that no plan fits, 4 stopped before any plan was
-    found, 5 a check failed, 7 a limit on a comparison is passed, 130 interrupted (the best plan so far is
-    written).
+    Exit codes: 0 done, 1 our bug, 2 bad input, 3 proved that no plan fits, 4 stopped before any plan was found, 5 a
+    check failed, 7 a limit on a comparison is passed, 130 interrupted (the best plan so far is written).
     """
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from planner.errors import Notice
 
-__all__ = ["print_json", "print_report", "say", "stdout_console", "warn"]
+__all__ = ["one_place", "print_json", "print_report", "say", "stdout_console", "warn"]
 
 
 def stdout_console() -> Console:
@@ -38,6 +38,14 @@ def print_json(document: Any) -> None:
     from planner.plan.file import pretty_json
 
     print(pretty_json(document))
+
+
+def one_place(report: bool) -> bool:
+    """Whether a report on stdout and warnings on stderr reach the same person: what the report says is not said again.
+
+    report: whether there is one.
+    """
+    return report and stdout_console().is_terminal and sys.stderr.isatty()
 
 
 def warn(notices: Iterable[Notice]) -> None:

@@ -27,6 +27,12 @@ _OUTPUT, _UNFIT_OUTPUT = "plan.json", "plan.ignore-memory.json"
 """Where the plan goes unless told otherwise. One that may not run leaves one that does alone."""
 
 
+_JOBS = (
+    "Processes that search the parts of the plan space side by side, and bound the mixes of shapes; a count. What ends"
+    " by the gap is the same for any number."
+)
+
+
 class Objective(StrEnum):
     """What the best plan is best at."""
 
@@ -71,9 +77,7 @@ def solve(
             metavar="PERCENT", help="Stop when the plan is proved to be this close to the best; a percentage."
         ),
     ] = "1 %",
-    jobs: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Solve this many integer programs at a time; a count.")
-    ] = 1,
+    jobs: Annotated[int, typer.Option(metavar="N", min=1, help=_JOBS)] = 1,
     ignore_memory: Annotated[
         bool,
         typer.Option(
@@ -117,14 +121,14 @@ def solve(
     \b
     Examples:
       dplan solve cluster.yaml model.yaml
-      dplan solve mi300x-h100 llama-3.1-8b -o plan.json --time-limit '2 min' --gap '0.5 %'
-      dplan solve cluster.yaml model.yaml --objective cost
+      dplan solve mi300x-h100 llama-3.1-8b --time-limit '2 min' --gap '0.5 %'
+      dplan solve cluster.yaml model.yaml --objective cost -o cheap.json
       dplan solve memory-tight llama-3.1-70b --baselines
-      dplan solve cluster.yaml model.yaml --gap '0 %' --solver cbc --solver-log cbc.log
-      dplan solve cluster.yaml model.yaml --warm-start plan.json -o new.json --time-limit '1 min'
+      dplan solve cluster.yaml model.yaml --solver cbc --solver-log cbc.log
+      dplan solve cluster.yaml model.yaml --warm-start plan.json -o new.json
       dplan solve cluster.yaml model.yaml --json | jq .prediction.step_time_s
     """
-    from planner.cli.output import warn
+    from planner.cli.output import one_place, warn
     from planner.plan.file import refuse_unwritable
 
     options = _options(objective.value, time_limit, gap, jobs, ignore_memory, fixed_order, solver.value, solver_log)
@@ -137,9 +141,14 @@ def solve(
     options = replace(options, warm_start=older)
     if output != "-":
         refuse_unwritable(output)
-    warn((*loaded_cluster.notices, *loaded_model.notices))
-    result = _search(loaded_cluster, loaded_model, options)
-    warn(result.notices)
+    held_back = one_place(output != "-" and not json)
+    early = (*loaded_cluster.notices, *loaded_model.notices)
+    warn(() if held_back else early)
+    try:
+        result = _search(loaded_cluster, loaded_model, options)
+    except BaseException:
+        warn(early if held_back else ())
+        raise
     compares = baselines and result.why_stopped != "interrupted"
     _deliver(result, output, options, json and not compares, quiet=json)
     if compares:
@@ -238,12 +247,16 @@ def _search(cluster: Cluster, model: ModelSpec, options: SolveOptions) -> SolveR
 
 def _deliver(result: SolveResult, output: str, options: SolveOptions, json: bool, quiet: bool) -> None:
     """Check, write, say what was found, and leave with the right code. quiet: no tables."""
-    from planner.cli.output import print_json, print_report, say
+    from planner.cli.output import one_place, print_json, print_report, say, warn
     from planner.plan import check_plan
+    from planner.report.certificate import narrower_space, why_stopped_line
     from planner.report.plan import full_hint, plan_report
 
     plan = result.plan
     assert plan is not None, "the search returns a plan or raises"
+    held_back = one_place(output != "-" and not quiet)
+    written = {notice.message for notice in plan.warnings} if held_back else set()
+    warn(notice for notice in result.notices if notice.message not in written)
     misfits = _sorted_out(check_plan(plan), options)
     plan.save(output)
     if json and output != "-":
@@ -255,9 +268,9 @@ def _deliver(result: SolveResult, output: str, options: SolveOptions, json: bool
     if result.why_stopped == "interrupted":
         say(f"interrupted: the best plan so far is in {place}, {_gap(plan)}")
         raise typer.Exit(InterruptedSolve.exit_code)
-    if result.why_stopped != "gap" and plan.certificate.gap > options.gap:
-        why = "the time limit came" if result.why_stopped == "time" else "the search ended"
-        say(f"warning: {why} before the gap closed: {_gap(plan)}, asked {format_percent(options.gap, 2)}")
+    stopped = why_stopped_line(plan.certificate)
+    if stopped is not None and not plan.certificate.is_as_close_as_asked and not held_back:
+        say("; ".join(filter(None, (f"warning: {_gap(plan)}", stopped, narrower_space(plan.certificate)))))
     if misfits:
         say(CheckError(f"{place}: planned without regard to memory, and it does not fit", *misfits).render())
         raise typer.Exit(CheckError.exit_code)

@@ -6,41 +6,21 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from planner.cost.assumptions import assumptions
-from planner.cost.breakdown import StageBreakdown, StageNumbers, stage_breakdown
+from planner.cost.breakdown import StageBreakdown, stage_breakdown
 from planner.cost.communication import limited
-from planner.cost.compute import chip_rates
-from planner.cost.figures import require_figures, usable_groups, wholly_measured
-from planner.cost.host_copies import host_copies, host_share_bytes, offload_notices
-from planner.cost.kinds import kind_arrays
-from planner.cost.layer_time import chosen_times, collective_times, compute_times, measured_times
-from planner.cost.links import (
-    expert_path,
-    gradient_rings,
-    group_links,
-    least_ring,
-    line_bytes_per_s,
-    shared_ring,
-)
-from planner.cost.memory import (
-    boundary_buffers_bytes,
-    element_buffer_bytes,
-    moved_bytes,
-    saved_bytes,
-    static_memory,
-    transient_bytes,
-)
+from planner.cost.figures import require_figures, usable_groups
+from planner.cost.host_copies import offload_notices
+from planner.cost.links import line_bytes_per_s, shared_ring
 from planner.cost.modes import mode_space
-from planner.cost.offload import host_share, on_host
 from planner.cost.policies import POLICIES, offloads
-from planner.cost.precision import recipe_of, zero_levels
-from planner.cost.sharding import Degrees
-from planner.cost.space import layout_of, micro_batch_sizes, plan_space, refusal
+from planner.cost.precision import zero_levels
+from planner.cost.space import micro_batch_sizes, plan_space, refusal
+from planner.cost.stage_maker import StageMaker
 from planner.cost.tables import LayerTable, Reduction, TransferTable
-from planner.cost.traffic import StageTraffic, StageWays, best_detour, best_ways
+from planner.cost.traffic import StageTraffic, StageWays, best_detour
 from planner.cost.transfers import Ends, transfer_table
-from planner.cost.update import Rings, optimizer_s, reduction
+from planner.cost.update import Rings, reduction
 from planner.cost.uplinks import FREE, Detour, Uplinks
-from planner.graph.limits import padded_vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,11 +28,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from planner.cost.compute import ChipRates
-    from planner.cost.host_copies import HostCopies
-    from planner.cost.layer_time import LayerTimes
-    from planner.cost.links import GroupLinks
-    from planner.cost.precision import Recipe
     from planner.cost.tables import Chain, ChipGroup, Holder, Mode, Setting
     from planner.errors import Notice
     from planner.graph.layers import LayerGraph
@@ -74,7 +49,6 @@ class CostModel:
 
     def __init__(self, cluster: Cluster, model: ModelSpec, graph: LayerGraph) -> None:
         self._cluster, self._model, self._graph = cluster, model, graph
-        self._recipe = recipe_of(model.training)
         self.zero_levels: tuple[int, ...] = zero_levels(model.training)
         self.policies: tuple[str, ...] = tuple(p for p in POLICIES if p in model.training.recompute)
         self.schedules: tuple[str, ...] = tuple(model.training.schedules)
@@ -87,13 +61,11 @@ class CostModel:
         self._left_out: tuple[Notice, ...] = (*left_out, *space.notices)
         on_hosts = offload_notices(cluster, usable, self.policies)
         self.excluded: tuple[Notice, ...] = (*self._left_out, *graph.notices, *on_hosts)
-        self._kinds = kind_arrays(graph, self.policies)
-        self.chain: Chain = self._kinds.chain
         self.uplinks: Uplinks | None = None if cluster.topology is None else Uplinks(cluster, cluster.topology)
-        self._links: dict[int, GroupLinks] = {}
-        self._times: dict[tuple[int, int, int, int, int, bool, Detour], tuple[LayerTimes, LayerTimes]] = {}
+        self._stages = StageMaker(cluster, model, graph, self.groups, self.policies, self.uplinks)
+        self._recipe, self._kinds = self._stages.recipe, self._stages.kinds
+        self.chain: Chain = self._kinds.chain
         self._least: dict[int, Floats] = {}
-        self._numbers: dict[tuple[int, Mode, Setting, StageWays | None], StageNumbers | None] = {}
         self._transfers: dict[tuple[int, int, tuple[int, ...], bool, int, int, int, Detour], TransferTable] = {}
         self._lines: dict[tuple[int, int], bool] = {}
         self._reductions: dict[tuple[int, tuple[Holder, ...], Setting, int, Detour], Reduction] = {}
@@ -102,7 +74,7 @@ class CostModel:
 
     def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
         """Numbers of every layer kind; None when the mode is no choice there (`why_not` says why)."""
-        numbers = self._numbers_of(group, mode, setting)
+        numbers = self._stages.numbers(group, mode, setting)
         return None if numbers is None else numbers.table
 
     def least_layer_s(self, group: int, mode: Mode, setting: Setting) -> Floats | None:
@@ -113,7 +85,7 @@ class CostModel:
         if refusal(self.groups[group], mode, setting, self._model, self._graph) is not None:
             return None
         setting = mode.setting(setting)
-        times = self._layer_times(group, setting, self._degrees(mode.tensor, setting), FREE)
+        times = self._stages.layer_times(group, setting, self._stages.degrees(mode.tensor, setting), FREE)
         key = id(times)
         if key not in self._least:
             both = times[0] + times[1]
@@ -122,7 +94,7 @@ class CostModel:
 
     def placed_table(self, group: int, mode: Mode, setting: Setting, ways: StageWays) -> LayerTable:
         """The same as `table` for a stage to which the uplinks leave so much, in a mode that is a choice."""
-        numbers = self._numbers_of(group, mode, setting, ways)
+        numbers = self._stages.numbers(group, mode, setting, ways)
         assert numbers is not None, self.why_not(group, mode, setting)
         return numbers.table
 
@@ -156,7 +128,7 @@ class CostModel:
         if key not in self._transfers:
             if len(self._transfers) >= _MOST_REDUCTIONS:
                 self._transfers.clear()
-            links = {g: self._links_of(g) for g in (source, target)}
+            links = {g: self._stages.links_of(g) for g in (source, target)}
             inside = self._stays_inside(source, target, same_node)
             ends = Ends(source, source_mode.tensor, target, target_mode.tensor, inside, *ways[1::2])
             self._transfers[key] = transfer_table(
@@ -197,11 +169,11 @@ class CostModel:
         self, own: int, holders: tuple[Holder, ...], setting: Setting, sharing: int, detour: Detour
     ) -> Reduction:
         holder = holders[own]
-        links = {h.group: self._links_of(h.group) for h in holders}
+        links = {h.group: self._stages.links_of(h.group) for h in holders}
         path = limited(shared_ring(self._cluster, links, holders, own, setting.context_parallel, sharing), *detour)
-        degrees = self._degrees(holder.tensor, setting)
+        degrees = self._stages.degrees(holder.tensor, setting)
         rings = Rings(path, path, links[holder.group].tied)
-        padding = self._padding(holder.tensor)
+        padding = self._stages.padding(holder.tensor)
         reduced = reduction(self._kinds, self._recipe, degrees, rings, setting.single_stage, padding)
         return Reduction(reduced.reduction_s, reduced.fixed_s)
 
@@ -223,7 +195,7 @@ class CostModel:
         activations it holds; received: elements per sequence that arrive from other stages (`received_elements`), for
         graphs that branch; ways: what the uplinks leave it where it sits (None: at the best places that there are).
         """
-        numbers = self._numbers_of(group, mode, setting, ways)
+        numbers = self._stages.numbers(group, mode, setting, ways)
         assert numbers is not None, self.why_not(group, mode, setting)
         return stage_breakdown(numbers, counts, in_flight, received)
 
@@ -250,7 +222,7 @@ class CostModel:
         """A stage whose replicas sit in these nodes of its group, for `Traffic`; only where there are uplinks."""
         assert self.uplinks is not None
         homes = tuple(self.uplinks.homes[group][node] for node in nodes)
-        degrees, always = self._degrees(mode.tensor, setting), self._recipe_in(mode).zero >= 2
+        degrees, always = self._stages.degrees(mode.tensor, setting), self._stages.recipe_in(mode).zero >= 2
         return StageTraffic(homes, mode.tensor, setting.context_parallel, degrees.expert, always)
 
     def transport(self, source: int, target: int, same_node: bool) -> str:
@@ -308,12 +280,7 @@ class CostModel:
             ],
         }
 
-    # --- how the numbers are made ----------------------------------------------------------------------------------
-
-    def _links_of(self, group: int) -> GroupLinks:
-        if group not in self._links:
-            self._links[group] = group_links(self._cluster, group)
-        return self._links[group]
+    # --- what is asked along the way -------------------------------------------------------------------------------
 
     def _share_a_line(self, source: int, target: int) -> bool:
         """Whether replicas that cross between two groups share a line of known rate."""
@@ -329,121 +296,7 @@ class CostModel:
         only_node = source == target and self.groups[source].nodes == 1
         return only_node or (same_node and self.groups[source].chips_per_node > 1)
 
-    def _rates(self, group: int) -> ChipRates:
-        return chip_rates(self._cluster.chip_of(group), self._model.training.precision)
-
     @property
     def _uses_hosts(self) -> bool:
         """Whether anything may be in host memory."""
         return self._model.training.offload_optimizer != "never" or any(map(offloads, self.policies))
-
-    def _recipe_in(self, mode: Mode) -> Recipe:
-        """The recipe with the mode's ZeRO level."""
-        return self._recipe if mode.zero is None else replace(self._recipe, zero=mode.zero)
-
-    def _degrees(self, tensor: int, setting: Setting) -> Degrees:
-        layout = layout_of(tensor, setting, self._graph)
-        assert not isinstance(layout, str), layout
-        return Degrees(
-            tensor=tensor,
-            context=setting.context_parallel,
-            data=setting.data_parallel,
-            sequence_parallel=self._model.training.sequence_parallel,
-            expert=layout,
-        )
-
-    def _padding(self, tensor: int) -> float:
-        """Padded over real vocabulary size; 1 where the graph knows no vocabulary."""
-        vocabulary = self._graph.vocabulary
-        return padded_vocabulary(vocabulary, tensor) / vocabulary if vocabulary else 1.0
-
-    def _numbers_of(
-        self, group: int, mode: Mode, setting: Setting, ways: StageWays | None = None
-    ) -> StageNumbers | None:
-        key = (group, mode, setting, ways)
-        if key not in self._numbers:
-            allowed = refusal(self.groups[group], mode, setting, self._model, self._graph) is None
-            self._numbers[key] = self._make_numbers(*key) if allowed else None
-        return self._numbers[key]
-
-    def _layer_times(
-        self, group: int, setting: Setting, degrees: Degrees, detour: Detour
-    ) -> tuple[LayerTimes, LayerTimes]:
-        """Arithmetic and collectives; equal for settings that differ in what no layer feels."""
-        links, tensor = self._links_of(group), degrees.tensor
-        slots = self.groups[group].slots_per_node(tensor, setting.context_parallel)
-        experts = expert_path(links, slots, degrees)
-        size = setting.micro_batch_size
-        crosses = experts is not links.inside
-        key = (group, tensor, size, setting.context_parallel, setting.expert_parallel, crosses, detour)
-        if key not in self._times:
-            chip = self._cluster.chip_of(group)
-            measured, known = measured_times(self._kinds, chip.name, degrees, size)
-            times = measured
-            if not wholly_measured(self._graph, chip.name):
-                padding = self._padding(tensor)
-                roofline = compute_times(self._kinds, self._rates(group), degrees, self._recipe, size, padding)
-                times = chosen_times(roofline, measured, known)
-            experts = limited(experts, *detour)
-            collectives = collective_times(self._kinds, degrees, self._recipe.weight, size, links.inside, experts)
-            self._times[key] = (times, collectives)
-        return self._times[key]
-
-    def _make_numbers(self, group: int, mode: Mode, setting: Setting, ways: StageWays | None) -> StageNumbers:
-        tensor, setting = mode.tensor, mode.setting(setting)
-        degrees, recipe, kinds = self._degrees(tensor, setting), self._recipe_in(mode), self._kinds
-        size, single, padding = setting.micro_batch_size, setting.single_stage, self._padding(tensor)
-        slots = self.groups[group].slots_per_node(tensor, setting.context_parallel)
-        ways = best_ways(self.uplinks, group, slots, degrees, mixed=setting.mixed) if ways is None else ways
-        rings = self._rings(group, slots, degrees, setting, ways)
-        arithmetic, collectives = self._layer_times(group, setting, degrees, ways.all_to_all)
-        reduced = reduction(kinds, recipe, degrees, rings, single, padding)
-        static = static_memory(kinds, recipe, degrees, single, padding)
-        times = arithmetic + collectives
-        host = self._host_copies(group, degrees, size, padding, arithmetic)
-        table = LayerTable(
-            forward_s=times.forward_s + reduced.forward_s,
-            backward_input_s=times.backward_input_s + reduced.backward_input_s,
-            backward_weight_s=times.backward_weight_s + reduced.backward_weight_s,
-            recompute_s=times.recompute_s if host is None else times.recompute_s + host.back_s,
-            static_bytes=static.total,
-            saved_bytes=saved_bytes(kinds, degrees, recipe.weight, size, padding),
-            transient_bytes=transient_bytes(kinds, recipe, degrees, size, padding),
-            reduction_s=reduced.reduction_s,
-            optimizer_s=optimizer_s(kinds, recipe, degrees, self._rates(group), single, padding),
-            fixed_bytes=0.0 if single else boundary_buffers_bytes(kinds, degrees, recipe.weight, size),
-            usable_bytes=self._usable_bytes(group),
-            fixed_update_s=reduced.fixed_s,
-            buffer_bytes=0.0 if single else element_buffer_bytes(kinds, degrees, recipe.weight, size),
-            offload=None if host is None else host.offload,
-            usable_host_bytes=host_share_bytes(self._cluster.chip_of(group), self._cluster.node_groups[group]),
-        )
-        if mode.offload:
-            static = replace(static, optimizer=0.0 * static.optimizer)
-            table = on_host(table, static, host_share(self._cluster, group), (kinds, recipe, degrees, single, padding))
-        return StageNumbers(table, static, collectives, times.recompute_s, host)
-
-    def _host_copies(
-        self, group: int, degrees: Degrees, size: int, padding: float, arithmetic: LayerTimes
-    ) -> HostCopies | None:
-        """Copies to and from host memory; None where no policy makes any."""
-        if not any(map(offloads, self.policies)):
-            return None
-        moved = moved_bytes(self._kinds, degrees, self._recipe.weight, size, padding)
-        return host_copies(moved, arithmetic, self._cluster.chip_of(group), self._cluster.node_groups[group])
-
-    def _rings(self, group: int, slots: int, degrees: Degrees, setting: Setting, ways: StageWays) -> Rings:
-        """Rings of identical replicas; the fastest possible ones where the shapes may be mixed."""
-        links = self._links_of(group)
-        if not setting.mixed:
-            rings = gradient_rings(links, slots, degrees)
-            return Rings(limited(rings.dense, *ways.dense), limited(rings.expert, *ways.expert), rings.tied)
-        path = least_ring(self._cluster, {group: links}, group, slots, degrees)
-        return Rings(path, path, links.tied)
-
-    def _usable_bytes(self, group: int) -> float:
-        """What a stage may use on one chip:  reported memory (else nominal) - reserve."""
-        chip = self._cluster.chip_of(group)
-        memory = chip.reported_memory_bytes or chip.memory_bytes
-        assert memory is not None, chip.name
-        return float(memory - self._cluster.node_groups[group].reserve_bytes)

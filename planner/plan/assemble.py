@@ -59,6 +59,7 @@ class Proved:
     """What the search proved. bound: no plan of the space is below it; s a step or, for `cost`, currency a step.
 
     identical_bound: no plan of identical pipelines is below it; None where the space has no others.
+    shares_used_up: parts of the search whose shares of the time limit ended them, where the limit itself did not come.
     """
 
     bound: float
@@ -68,6 +69,7 @@ class Proved:
     objective: Literal["throughput", "cost"] = "throughput"
     solver: Mapping[str, Any] = field(default_factory=dict)
     identical_bound: float | None = None
+    shares_used_up: tuple[str, ...] = ()
 
 
 def recompute_by_name(
@@ -273,6 +275,7 @@ def _certificate(
         gap_asked=proved.gap_asked,
         identical_bound=proved.identical_bound,
         why_stopped=proved.why_stopped,
+        shares_used_up=proved.shares_used_up or None,
         plan_space=dict(proved.plan_space),
         solver=dict(proved.solver),
     )

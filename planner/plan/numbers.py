@@ -241,5 +241,5 @@ def _certificate_violations(subject: Subject, objectives: dict[str, float]) -> I
         message = f"is {identical}, above the objective {certificate.objective} of a plan of identical pipelines"
         yield Violation("certificate", "certificate.identical_bound", message)
     asked = certificate.gap_asked
-    if certificate.why_stopped == "gap" and asked is not None and gap > max(asked, 1e-6) * (1 + 1e-5):
+    if certificate.why_stopped == "gap" and asked is not None and not certificate.is_as_close_as_asked:
         yield Violation("certificate", "certificate.why_stopped", f"says that the gap {asked} was reached; it is {gap}")

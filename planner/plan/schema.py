@@ -311,11 +311,25 @@ class Certificate(PlanModel):
     """No plan of identical pipelines is better than this, where plans of several shapes were searched too: the part of
     the space that is searched best. Null where the space has nothing else."""
     why_stopped: Literal["gap", "time", "interrupted", "exhausted"]
-    """`gap`: it closed.  `time`: the limit came.  `interrupted`: by a person.  `exhausted`: nothing left to try."""
+    """`gap`: it closed, and no clock had a part in the plan.  `time`: the clock ended the search or a part of it, also
+    where the gap closed after that.  `interrupted`: by a person.  `exhausted`: all that the search does was done, and
+    the gap is not closed; more time changes nothing."""
+    shares_used_up: tuple[Text, ...] | None = None
+    """With `time`: the parts of the search that had used up their shares of the time limit, where the rest was done
+    before the limit itself. Absent: the limit came."""
     plan_space: dict[str, Any]
     """Each dimension of the space that the bound speaks for."""
     solver: dict[str, Any] = Field(default_factory=dict)
     """What ran: names, versions, counts; no clock."""
+
+    @model_serializer(mode="wrap")
+    def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        return _without(handler(self), "shares_used_up")
+
+    @property
+    def is_as_close_as_asked(self) -> bool:
+        """Whether the gap closed; False where nobody said how far it should."""
+        return self.gap_asked is not None and self.gap <= max(self.gap_asked, 1e-6) * (1 + 1e-5)
 
 
 class PlanNotice(PlanModel):

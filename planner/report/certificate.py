@@ -10,24 +10,29 @@ from rich.table import Table
 from rich.text import Text
 
 from planner.report.bars import heading, indented
-from planner.report.words import format_exact_duration, format_percent
+from planner.report.words import format_exact_duration, format_percent, joined, plural
 
 if TYPE_CHECKING:
     from planner.plan.schema import Certificate
 
-__all__ = ["certificate_section", "space_section"]
+__all__ = ["certificate_section", "narrower_space", "space_section", "why_stopped_line"]
 
 _PER_TOKEN = "/token"
 
 
 def certificate_section(certificate: Certificate) -> Iterator[RenderableType]:
-    """Two sentences: the numbers, and what they mean."""
+    """A line each: the numbers, what they mean, why the search stopped before that was enough, what the space lacks."""
     yield heading("certificate")
     objective, bound = _amount(certificate.objective, certificate.unit), _amount(certificate.bound, certificate.unit)
     step = "step " if certificate.unit == "s" else ""
     gap = format_percent(certificate.gap, 2)
     yield indented(Text(f"{step}{objective}, proved lower bound {bound}: gap {gap}"))
     yield indented(Text(_verdict(certificate)))
+    stopped = why_stopped_line(certificate)
+    if stopped is not None:
+        yield indented(Text(stopped, style="" if certificate.is_as_close_as_asked else "yellow"))
+    if "why_identical" in certificate.plan_space:
+        yield indented(Text(f"this space has pipelines of one shape alone: {certificate.plan_space['why_identical']}"))
     if "layer_order" in certificate.plan_space:
         yield indented(Text(_of_order(str(certificate.plan_space["layer_order"]))))
     if certificate.identical_bound is not None:
@@ -47,7 +52,8 @@ def _among_identical(certificate: Certificate, bound: float) -> str:
     if bound > certificate.objective:
         return f"no plan of identical pipelines is better than {shown}: mixing shapes pays"
     gap = format_percent((certificate.objective - bound) / certificate.objective, 2)
-    return f"among plans of identical pipelines: lower bound {shown}, gap {gap}"
+    alone = "; `constraints: {shapes: identical}` searches these alone" if narrower_space(certificate) else ""
+    return f"among plans of identical pipelines: lower bound {shown}, gap {gap}{alone}"
 
 
 def _amount(value: float, unit: str) -> str:
@@ -63,11 +69,41 @@ def _verdict(certificate: Certificate) -> str:
     space = f"no plan of this space is more than {format_percent(certificate.gap, 2)} better"
     if certificate.gap == 0:
         space = "no plan of this space is better"
-    if certificate.why_stopped in ("gap", "exhausted"):
-        return space
-    why = {"time": "the time limit came first", "interrupted": "the search was interrupted"}[certificate.why_stopped]
+    return space
+
+
+def why_stopped_line(certificate: Certificate) -> str | None:
+    """Why the search stopped although the gap was not as asked, and whether more time helps; None where nothing is to
+    be said. Where the clock had a part in a plan that is as close as asked, that is said.
+    """
+    why = certificate.why_stopped
+    if certificate.is_as_close_as_asked or why == "gap":
+        return None if why in ("gap", "exhausted") else f"as close as asked, but {_BY_CHANCE[why]}"
     asked = "" if certificate.gap_asked is None else f" (asked: {format_percent(certificate.gap_asked, 2)})"
-    return f"{space}; {why}{asked}"
+    if why == "interrupted":
+        return f"the search was interrupted{asked}"
+    if why == "exhausted":
+        return f"all that the search does is done{asked}: more time changes nothing"
+    if not certificate.shares_used_up:
+        return f"the time limit came first{asked}: more time may help"
+    shares = plural("share", len(certificate.shares_used_up))
+    return f"the {shares} of the time limit for {joined(certificate.shares_used_up)} ran out{asked}: more time may help"
+
+
+_BY_CHANCE = {
+    "time": "the clock had a part in it: another run may give another plan",
+    "interrupted": "the search was interrupted: another run may give another plan",
+}
+
+
+def narrower_space(certificate: Certificate) -> str | None:
+    """Where more is proved, once more time changes nothing; None where nothing is said, or no plan there is as good."""
+    bound, objective = certificate.identical_bound, certificate.objective
+    if certificate.why_stopped != "exhausted" or certificate.is_as_close_as_asked:
+        return None
+    if bound is None or not certificate.bound < bound <= objective:
+        return None
+    return f"`constraints: {{shapes: identical}}` is proved more closely: {format_percent(1 - bound / objective, 2)}"
 
 
 def space_section(space: dict[str, Any], node_groups: Sequence[str]) -> Iterator[RenderableType]:

@@ -11,6 +11,8 @@ from rich.text import Text
 
 from planner.cost.branching_recurrence import BranchTimes, pairs_step_time
 from planner.report.bars import Bar, heading, indented, new_table
+from planner.report.entries import Shape, shapes_of
+from planner.report.legend import SHORT_POLICY, legend
 from planner.report.transfers import transfer_table
 from planner.report.words import format_percent, layer_ranges, plural
 from planner.spec.units import format_bytes, format_duration
@@ -22,13 +24,6 @@ __all__ = ["pipelines_section"]
 
 _KEEPS_ALL = ("embedding", "norm", "head")
 """Layers that are never recomputed; in a stack of two, with its name in front."""
-_SHORT_POLICY = {
-    "full": "full",
-    "selective": "sel.",
-    "offload": "off.",
-    "selective_offload": "sel. off.",
-    "full_offload": "full off.",
-}
 _MOST_WHOLE, _MOST_ROWS = 8, 16
 """With more pipelines than this only the slowest is shown stage by stage, and only the largest have a row, unless
 everything is asked for."""
@@ -37,32 +32,38 @@ _LOAD = "memory of one chip, time of one micro-batch, micro-batches held in flig
 
 
 def pipelines_section(plan: Plan, full: bool) -> Iterator[RenderableType]:
-    """One pipeline with all its tables; of several first what each does, then the tables of each without titles.
+    """One shape with all its tables; of several first what each does, then the tables of each without titles; then what
+    the abbreviations mean.
 
-    full: every transfer, and every pipeline however many there are.
+    full: every transfer, and every pipeline of the plan apart, however many there are.
     """
     document, pipelines = plan.inputs.cluster.document, plan.pipelines
+    shapes = shapes_of(pipelines, [_own_step_s(pipeline) for pipeline in pipelines], merge=not full)
     yield Text("")
-    if len(pipelines) == 1:
-        yield from _only_section(pipelines[0], document, full)
-        return
-    steps = [_own_step_s(pipeline) for pipeline in pipelines]
-    slowest = steps.index(max(steps))
-    yield from _overview(plan, steps, slowest, full)
-    yield Text("")
-    shown = range(len(pipelines))
-    if len(pipelines) > _MOST_WHOLE and not full:
-        shown = range(slowest, slowest + 1)
-        yield Text("the slowest of them; --full shows all")
-    yield Text(f"{_LOAD}:")
-    for index in shown:
+    if len(shapes) == 1:
+        yield from _only_section(shapes[0], document, full)
+        shown = shapes
+    else:
+        slowest = max(range(len(shapes)), key=lambda i: (shapes[i].step_s, -i))
+        yield from _overview(shapes, slowest, full)
         yield Text("")
-        yield from _one_of_several(pipelines[index], f"pipeline {index + 1} of {len(pipelines)}", document, full)
+        shown = shapes
+        if len(shapes) > _MOST_WHOLE and not full:
+            shown = [shapes[slowest]]
+            yield Text("the slowest of them; --full shows all")
+        yield Text(f"{_LOAD}:")
+        for shape in shown:
+            yield Text("")
+            yield from _one_of_several(shape, len(pipelines), document, full)
+    yield Text("")
+    yield indented(Text(legend([shape.first for shape in shown]), style="dim"))
 
 
-def _only_section(pipeline: Pipeline, cluster: Mapping[str, Any], full: bool) -> Iterator[RenderableType]:
-    yield _title(pipeline, "pipeline")
-    yield indented(_placement_table(pipeline))
+def _only_section(shape: Shape, cluster: Mapping[str, Any], full: bool) -> Iterator[RenderableType]:
+    pipeline = shape.first
+    name = "pipeline" if len(shape.pipelines) == 1 else f"pipelines {shape.label}"
+    yield heading(f"{name}: {shape.title}")
+    yield indented(_placement_table(shape))
     yield Text("")
     yield heading(_LOAD)
     yield indented(_load_table(pipeline))
@@ -75,9 +76,10 @@ def _only_section(pipeline: Pipeline, cluster: Mapping[str, Any], full: bool) ->
     yield indented(Text(f"then, once a step: {_updates(pipeline)}"))
 
 
-def _one_of_several(pipeline: Pipeline, name: str, cluster: Mapping[str, Any], full: bool) -> Iterator[RenderableType]:
-    yield _title(pipeline, name)
-    yield indented(_placement_table(pipeline))
+def _one_of_several(shape: Shape, total: int, cluster: Mapping[str, Any], full: bool) -> Iterator[RenderableType]:
+    pipeline = shape.first
+    yield heading(f"{plural('pipeline', len(shape.pipelines))} {shape.label} of {total}: {shape.title}")
+    yield indented(_placement_table(shape))
     yield indented(_load_table(pipeline))
     yield from _host_lines(pipeline)
     if pipeline.transfers:
@@ -85,36 +87,34 @@ def _one_of_several(pipeline: Pipeline, name: str, cluster: Mapping[str, Any], f
     yield indented(Text(f"once a step: {_updates(pipeline)}"))
 
 
-def _title(pipeline: Pipeline, name: str) -> Text:
-    replicas, sequences = pipeline.replicas, pipeline.micro_batch_size
-    return heading(
-        f"{name}: {replicas} {plural('replica', replicas)} x {pipeline.micro_batches} "
-        f"{plural('micro-batch', pipeline.micro_batches)} of {sequences} {plural('sequence', sequences)}, "
-        f"{pipeline.schedule.name}"
-    )
-
-
-def _overview(plan: Plan, steps: Sequence[float], slowest: int, full: bool) -> Iterator[RenderableType]:
-    """A row a pipeline: its replicas, its share of the global batch, and how long its own step takes."""
-    pipelines = plan.pipelines
-    sequences = [p.replicas * p.micro_batches * p.micro_batch_size for p in pipelines]
-    yield heading(f"{len(pipelines)} shapes of pipeline, {sum(p.replicas for p in pipelines)} replicas in all")
+def _overview(shapes: Sequence[Shape], slowest: int, full: bool) -> Iterator[RenderableType]:
+    """A row a shape: its replicas, its share of the global batch, and how long its own step takes."""
+    sequences = [shape.sequences for shape in shapes]
+    yield heading(f"{len(shapes)} shapes of pipeline, {sum(shape.replicas for shape in shapes)} replicas in all")
     columns = ("", "replicas", "stages", "chips", "micro-batches", "size", "of the batch", "step")
     table = new_table(*columns, right=columns)
-    rows = range(len(pipelines)) if full else _largest(sequences, slowest)
+    rows = range(len(shapes)) if full else _largest(sequences, slowest)
     for index in rows:
-        pipeline, share = pipelines[index], sequences[index] / sum(sequences)
-        chips = sum(len(replica) for stage in pipeline.stages for replica in stage.ranks)
-        counts = (pipeline.replicas, len(pipeline.stages), chips, pipeline.micro_batches, pipeline.micro_batch_size)
-        numbers = [f"{count:,}" for count in counts]
-        table.add_row(str(index + 1), *numbers, format_percent(share), format_duration(steps[index]))
+        shape, share = shapes[index], sequences[index] / sum(sequences)
+        counts = (
+            shape.replicas,
+            len(shape.first.stages),
+            sum(_chips(shape, s) for s in range(len(shape.first.stages))),
+        )
+        numbers = [*(f"{count:,}" for count in counts), shape.micro_batches, f"{shape.first.micro_batch_size:,}"]
+        table.add_row(shape.label, *numbers, format_percent(share), format_duration(shape.step_s))
     yield indented(table)
-    left = set(range(len(pipelines))) - set(rows)
+    left = set(range(len(shapes))) - set(rows)
     if left:
         share = sum(sequences[index] for index in left) / sum(sequences)
-        replicas = sum(pipelines[index].replicas for index in left)
+        replicas = sum(shapes[index].replicas for index in left)
         counted = f"{len(left)} more shapes, {replicas:,} {plural('replica', replicas)}"
         yield indented(Text(f"and {counted}, {format_percent(share)} of the batch"))
+
+
+def _chips(shape: Shape, stage: int) -> int:
+    """Of all replicas of a stage."""
+    return sum(len(replica) for pipeline in shape.pipelines for replica in pipeline.stages[stage].ranks)
 
 
 def _largest(sequences: Sequence[int], slowest: int) -> Sequence[int]:
@@ -146,11 +146,12 @@ def _up_to(seconds: float) -> str:
     return f"up to {format_duration(seconds)}" if seconds > 0 else "none"
 
 
-def _placement_table(pipeline: Pipeline) -> Table:
+def _placement_table(shape: Shape) -> Table:
     """Who holds what; chips of all replicas. Degrees of context and expert parallelism are shown when one is not 1,
     ZeRO levels where they were chosen, where optimizer states are where some are in host memory, and the share of a
     micro-batch that a chip group has where that is not always all.
     """
+    pipeline = shape.first
     context = any(stage.context_parallel > 1 for stage in pipeline.stages)
     expert = any(stage.expert_parallel > 1 for stage in pipeline.stages)
     zero = any(stage.zero is not None for stage in pipeline.stages)
@@ -167,18 +168,18 @@ def _placement_table(pipeline: Pipeline) -> Table:
         degrees += [str(stage.zero)] if zero else []
         degrees += ["host" if stage.offload_optimizer else "chip"] if offload else []
         degrees += [f"1/{stage.num_replicas}" if stage.num_replicas > 1 else "1"] if shares else []
-        chips = f"{sum(len(replica) for replica in stage.ranks):,}"
+        chips = f"{_chips(shape, index):,}"
         table.add_row(str(index), stage.node_group, chips, *degrees, layer_ranges(stage.layers), _recompute(stage))
     return table
 
 
 def _recompute(stage: Stage) -> str:
     """`3/12 full`: how many of the stage's layers run again in the backward pass, of those that can."""
-    counts = dict.fromkeys(_SHORT_POLICY, 0)
+    counts = dict.fromkeys(SHORT_POLICY, 0)
     for policy in stage.recompute.values():
         counts[policy] += 1
     able = sum(name in stage.recompute or name.rpartition(".")[2] not in _KEEPS_ALL for name in stage.layers)
-    parts = [f"{count}/{able} {_SHORT_POLICY[policy]}" for policy, count in counts.items() if count]
+    parts = [f"{count}/{able} {SHORT_POLICY[policy]}" for policy, count in counts.items() if count]
     return ", ".join(parts) or "none"
 
 

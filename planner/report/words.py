@@ -3,9 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
-__all__ = ["format_count", "format_exact_duration", "format_number", "format_percent", "layer_ranges", "plural"]
+__all__ = [
+    "format_count",
+    "format_exact_duration",
+    "format_number",
+    "format_percent",
+    "joined",
+    "layer_ranges",
+    "plural",
+]
 
 _NUMBERED = re.compile(r"(.*?)(\d+)$")
 
@@ -14,7 +22,12 @@ def plural(word: str, count: int) -> str:
     """`1 stage`, `2 stages`, `2 micro-batches`: the word alone."""
     if count == 1:
         return word
-    return word + ("es" if word.endswith("ch") else "s")
+    return word + ("es" if word.endswith(("ch", "x")) else "s")
+
+
+def joined(words: Sequence[str]) -> str:
+    """`a`, `a and b`, `a, b and c`."""
+    return " and ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def format_percent(fraction: float, decimals: int = 1) -> str:
@@ -40,12 +53,13 @@ def format_count(count: float, brief: bool = False) -> str:
     return f"{count:.0f}" if float(count).is_integer() else f"{count:.2f}"
 
 
-def format_exact_duration(seconds: float) -> str:
-    """`12.34 s`: four figures, where two durations are compared."""
+def format_exact_duration(seconds: float, figures: int = 4) -> str:
+    """`12.34 s`: four figures, where two durations are compared; more where one is watched as it falls."""
     for size, unit in ((1.0, "s"), (1e-3, "ms")):
         if seconds >= size:
-            return f"{seconds / size:.4g} {unit}" if seconds < 1000 else f"{seconds:,.0f} s"
-    return f"{seconds * 1e6:.4g} us"
+            decimals = max(0, figures - len(f"{seconds:.0f}"))
+            return f"{seconds / size:.{figures}g} {unit}" if seconds < 1000 else f"{seconds:,.{decimals}f} s"
+    return f"{seconds * 1e6:.{figures}g} us"
 
 
 def layer_ranges(names: Iterable[str]) -> str:

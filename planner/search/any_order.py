@@ -34,6 +34,7 @@ ANY_ORDER = "every order that the graph allows: the layers of a stage are contig
 MODEL_ORDER = "the model's own, every stage fed by the one before it"
 _SHARE, _LARGER_SHARE = 0.5, 0.85
 """Of the time limit that the search over the model's order may take; the larger one where there is hardly another."""
+_MODEL_PHASE, _ANY_PHASE = "layers in the model's order", "any order of layers"
 _FEW = 24
 """Shapes that the sets of such a model are placed on, where its own order is decided; not seconds, which would give
 another plan on another machine.
@@ -53,7 +54,9 @@ def share_of_time(chain: Chain) -> float:
 
 @dataclass(frozen=True)
 class InAnyOrder:
-    """placed: the best pipeline, and its objective.  bound: for the space that `layer_order` describes."""
+    """placed: the best pipeline, and its objective.  bound: for the space that `layer_order` describes.  cut_short: as
+    in `Found`.
+    """
 
     placed: Placed
     objective: float
@@ -61,6 +64,7 @@ class InAnyOrder:
     layer_order: str
     why_stopped: WhyStopped
     statistics: dict[str, int]
+    cut_short: tuple[str, ...] = ()
 
 
 def search_any_order(
@@ -77,12 +81,14 @@ def search_any_order(
     """
     begin = time.monotonic()
     deadline = begin + settings.time_limit_s
-    share = share_of_time(problem.chain)
-    outcome = search(problem, replace(settings, time_limit_s=share * settings.time_limit_s), progress, should_stop)
+    sets = settings.price_per_chip_s is None and settings.limits.layers_per_stage is None
+    share = share_of_time(problem.chain) if sets else 1.0
+    first = replace(settings, time_limit_s=share * settings.time_limit_s)
+    outcome = search(problem, first, _in_model_order(progress), should_stop)
     leaf, split = outcome.leaf, None if outcome.leaf is None else settled(outcome)
     start = None if leaf is None or split is None else _placed(leaf, split)
     few = _FEW if outcome.why_stopped == "gap" and leaves_no_choice(problem.chain) else None
-    if settings.price_per_chip_s is not None or settings.limits.layers_per_stage is not None:
+    if not sets:
         answer = WholeAnswer(start, _least_bound(problem, settings), {}, outcome.why_stopped != "time")
     else:
         report = _reported(progress, outcome, begin)
@@ -91,7 +97,9 @@ def search_any_order(
         if outcome.why_stopped == "exhausted" and not math.isinf(answer.bound):
             raise _unproved()
         return outcome, None
-    return outcome, _concluded(settings, outcome, answer, start is answer.placed and _feeds(answer.placed), should_stop)
+    parts = {_MODEL_PHASE: outcome.why_stopped != "time", _ANY_PHASE: answer.in_time or not sets}
+    found = _concluded(settings, outcome, answer, start is answer.placed and _feeds(answer.placed), should_stop)
+    return outcome, replace(found, cut_short=tuple(part for part, in_time in parts.items() if not in_time))
 
 
 def _concluded(
@@ -125,6 +133,13 @@ def _unproved() -> NoPlanFoundError:
     )
 
 
+def _in_model_order(progress: Callable[[SearchProgress], None] | None) -> Callable[[SearchProgress], None] | None:
+    """Progress of the first search, which speaks of a part of the plan space."""
+    if progress is None:
+        return None
+    return lambda p: progress(replace(p, phase=_MODEL_PHASE, whole=False))
+
+
 def _reported(
     progress: Callable[[SearchProgress], None] | None, outcome: Outcome, begin: float
 ) -> Callable[[int, int, float, float], None]:
@@ -135,7 +150,7 @@ def _reported(
             done = outcome.statistics
             counts = done["leaves"] + shapes, done["programs"] + programs
             best, proved = (x if math.isfinite(x) else None for x in (found, bound))
-            progress(SearchProgress(*counts, best, proved, time.monotonic() - begin))
+            progress(SearchProgress(*counts, best, proved, time.monotonic() - begin, _ANY_PHASE))
 
     return report
 

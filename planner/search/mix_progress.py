@@ -34,6 +34,11 @@ class MixReporter:
         self._found: Found | None = None
         self._mixes, self._last = 0, -math.inf
 
+    @property
+    def phase(self) -> MixPhase:
+        """The one that was entered last."""
+        return self._phase
+
     def begin(self, step_time: float, bound: float) -> None:
         """The best known before any mix, inf for none; no plan of the whole space is faster than `bound` (s)."""
         self._step, self._bound = step_time, bound
@@ -66,7 +71,7 @@ class MixReporter:
         self._progress(
             SearchProgress(
                 candidates=mixes,
-                solved=mixes,
+                programs=0,
                 objective=step if math.isfinite(step) else None,
                 bound=bound if math.isfinite(bound) else None,
                 elapsed_s=self._last - self._since,

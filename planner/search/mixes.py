@@ -16,31 +16,46 @@ if TYPE_CHECKING:
     from planner.cost.model import CostModel
     from planner.cost.tables import MixedProblem
     from planner.search.candidates import Limits
-    from planner.search.mix_progress import MixReporter
+    from planner.search.mix_progress import MixPhase, MixReporter
     from planner.search.mixed.driver import MixedOutcome
     from planner.search.outcome import Outcome, SearchSettings, WhyStopped
     from planner.search.solve import SolveOptions
     from planner.search.warm import Older
     from planner.spec import ModelSpec
 
-__all__ = ["IDENTICAL_SHARE", "AllShapes", "best_of_all_shapes", "ignored_shapes", "search_all_shapes", "why_identical"]
+__all__ = [
+    "IDENTICAL",
+    "IDENTICAL_SHARE",
+    "AllShapes",
+    "best_of_all_shapes",
+    "one_shape_notices",
+    "search_all_shapes",
+    "why_identical",
+]
 
+IDENTICAL = "identical pipelines"
+"""The phase before all mixes."""
 IDENTICAL_SHARE = 0.6
 """Of the time limit, for plans of identical pipelines, where mixes may be better."""
 _IMPROVEMENT_SHARE = 0.45
 """Of the time that identical pipelines left, for better mixes; the rest is for the bound of all mixes."""
 
 
+_LEVELS = "training.zero leaves a choice of levels"
+_REPLICAS = "training.stage_replicas leaves a choice"
+_BOTH = "training.zero and training.stage_replicas leave a choice"
+
+
 @dataclass(frozen=True)
 class AllShapes:
     """bound: no plan of any shapes has a shorter step.  late: the clock ended the search for better mixes.
-    cut_short: that, or the search for the bound.
+    cut_short: the phases that the clock ended.
     """
 
     mixed: MixedOutcome
     bound: float
     late: bool
-    cut_short: bool
+    cut_short: tuple[MixPhase, ...]
 
 
 def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
@@ -48,15 +63,14 @@ def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: So
     if model.constraints.shapes == "identical":
         return "constraints.shapes asks for one shape"
     if options.objective == "cost":
-        return "the objective cost is searched over identical pipelines"
+        return "the objective is cost"
     if limits.stages or limits.order is not None or limits.layers_per_stage is not None or limits.fixed_order:
         return "stages, their order or their layers are pinned"
     if cost.chain.tensors is not None:
-        return "layers that branch are searched over identical pipelines"
-    if len(cost.zero_levels) > 1:
-        return "with ZeRO levels to choose from, pipelines are of one shape"
-    if any(group.stage_replicas != (1,) for group in cost.groups):
-        return "pipelines whose stages have replicas of their own are of one shape"
+        return "the layers branch"
+    levels, replicas = len(cost.zero_levels) > 1, any(group.stage_replicas != (1,) for group in cost.groups)
+    if levels or replicas:
+        return _BOTH if levels and replicas else _LEVELS if levels else _REPLICAS
     if not cost.may_mix:
         return "ZeRO-2 and 3 and expert parallel groups need equal pipelines"
     return None
@@ -116,7 +130,10 @@ def search_all_shapes(
     if any(s.expert_parallel > 1 for s in problem.settings):  # expert groups are never mixed
         bound = min(bound, outcome.bound)
     bound = max(bound, floor)
-    return AllShapes(mixed, bound, late, late or stop())
+    ended: tuple[MixPhase, ...] = ("better mixes",) if late else ()
+    if time.monotonic() >= deadline:
+        ended = (*ended, say.phase)
+    return AllShapes(mixed, bound, late, ended)
 
 
 def best_of_all_shapes(
@@ -159,19 +176,20 @@ def best_of_all_shapes(
         why = "time"
     statistics = {**outcome.statistics, **mixed.statistics}
     known = None if single is None else single.bound
-    return Found(choices, mixed.step_time, bound, why, statistics, True, known)
+    parts = (*((IDENTICAL,) if outcome.why_stopped == "time" else ()), *searched.cut_short)
+    return Found(choices, mixed.step_time, bound, why, statistics, True, known, cut_short=tuple(dict.fromkeys(parts)))
 
 
-def ignored_shapes(model: ModelSpec, cost: CostModel) -> tuple[Notice, ...]:
-    """A warning where mixes are asked for and layers branch, or ZeRO levels or replicas are to be chosen."""
-    if "shapes" not in model.constraints.model_fields_set or model.constraints.shapes != "mixed":
+def one_shape_notices(model: ModelSpec, why: str | None) -> tuple[Notice, ...]:
+    """A warning where mixes are asked for and cannot be, or where a choice that looks wider takes them away.
+
+    why: of `why_identical`.
+    """
+    if why is None or model.constraints.shapes == "identical":
         return ()
-    if cost.chain.tensors is not None:
-        why = "a model whose layers branch gets pipelines of one shape"
-    elif len(cost.zero_levels) > 1:
-        why = "with ZeRO levels to choose from pipelines are of one shape"
-    elif any(group.stage_replicas != (1,) for group in cost.groups):
-        why = "with stage_replicas to choose from pipelines are of one shape"
-    else:
-        return ()
-    return (Notice("shapes", f"constraints.shapes is mixed, but {why}"),)
+    message = f"mixed shapes of pipelines are not searched: {why}"
+    if "shapes" in model.constraints.model_fields_set:
+        return (Notice("shapes", f"{message}, although constraints.shapes is mixed"),)
+    if why in (_LEVELS, _REPLICAS, _BOTH):
+        return (Notice("shapes", f"{message}; without a choice there they can be"),)
+    return ()

@@ -47,17 +47,15 @@ class SearchSettings:
 
 @dataclass(frozen=True)
 class SearchProgress:
-    """Where the search stands; objective and bound in the objective's unit.
-
-    phase: of the search for mixes of shapes, whose `candidates` and `solved` count mixes looked at; else empty.
-    """
+    """Where the search stands; objective and bound in the objective's unit. Fields as in `solve.Progress`."""
 
     candidates: int
-    solved: int
+    programs: int
     objective: float | None
     bound: float | None
     elapsed_s: float
     phase: str = ""
+    whole: bool = True
 
 
 @dataclass(frozen=True)
@@ -88,6 +86,7 @@ class Outcome:
 class Found:
     """What the search found and proved. objective, bound: in the search's unit.  mixed: the bound holds for mixes of
     shapes too; identical_bound holds for plans of one shape then.  placed: the nodes of the choices, on a topology.
+    cut_short: parts of the search that the clock ended, by the names of their phases; empty where it has no parts.
     """
 
     choices: tuple[PipelineChoice, ...]
@@ -100,3 +99,4 @@ class Found:
     layer_order: str | None = None
     """Orders of layers that the bound holds for, where the graph leaves a choice."""
     placed: Placed | None = None
+    cut_short: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from planner.cost.model import CostModel
     from planner.search.candidates import Limits
     from planner.search.outcome import Found
-    from planner.spec import Cluster
+    from planner.spec import Cluster, ModelSpec
 
 __all__ = ["plan_space_of"]
 
@@ -19,8 +19,13 @@ _MIXED = (
 _MIXED += " order; expert_parallel and zero as in one shape: mixes only at expert_parallel 1"
 
 
-def plan_space_of(cost: CostModel, limits: Limits, cluster: Cluster, found: Found) -> dict[str, Any]:
-    """Each dimension of the space that the certificate speaks of."""
+def plan_space_of(
+    cost: CostModel, model: ModelSpec, limits: Limits, cluster: Cluster, found: Found, why_identical: str | None
+) -> dict[str, Any]:
+    """Each dimension of the space that the certificate speaks of.
+
+    why_identical: why pipelines are of one shape; said unless the model file asks for that in so many words.
+    """
     names = [g.name for g in cluster.node_groups]
     space = dict(cost.space)
     order: Any = "every order of the node groups"
@@ -41,6 +46,8 @@ def plan_space_of(cost: CostModel, limits: Limits, cluster: Cluster, found: Foun
         "layers_per_stage": list(limits.layers_per_stage) if limits.layers_per_stage else "any contiguous split",
         "recompute_choice": "per stage, any number of layers of each kind",
     }
+    if why_identical is not None and not found.mixed and model.constraints.shapes != "identical":
+        space["why_identical"] = why_identical
     if found.layer_order is not None:
         space["layer_order"] = found.layer_order
         if not limits.layers_per_stage:

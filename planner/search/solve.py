@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
 from planner.search.candidates import Limits
-from planner.search.driver import Outcome, SearchProgress, SearchSettings, WhyStopped, search
+from planner.search.driver import Outcome, SearchSettings, WhyStopped, search
 from planner.search.highs import SolverName, require_solver, start_log
 from planner.search.mix_progress import MixReporter
-from planner.search.mixes import IDENTICAL_SHARE, best_of_all_shapes, ignored_shapes, why_identical
+from planner.search.mixes import IDENTICAL, IDENTICAL_SHARE, best_of_all_shapes, one_shape_notices, why_identical
 from planner.search.on_uplinks import found_on_uplinks
 from planner.search.outcome import Found
 from planner.search.plan_space import plan_space_of
+from planner.search.progress import Progress, forward, say_placing
 from planner.search.relaxed import RelaxedProblem
 from planner.search.warm import Older, no_start, or_older, with_older_plan
 
@@ -44,7 +45,8 @@ class SolveOptions:
     """How to search. Defaults are the command line's.
 
     gap: relative; stop when the plan is proved to be this close to the best. 0 asks for the optimum (to one millionth).
-    jobs: worker processes; the plan does not depend on it.
+    jobs: processes that search the parts of the plan space side by side, and bound the mixes of shapes; what ends by
+    the gap is the same for any number.
     solver: solves the integer programs of identical and mixed pipelines, and must be installed. HiGHS settles ties.
     solver_log: a file that is made anew for the logs of all programs.
     warm_start: an older plan to fall back on. What ends by the gap is the same with and without it.
@@ -59,21 +61,6 @@ class SolveOptions:
     solver: SolverName = "highs"
     solver_log: str | None = None
     warm_start: Plan | None = None
-
-
-@dataclass(frozen=True)
-class Progress:
-    """Where a search stands. incumbent_s and bound_s: step times in seconds (with the objective `cost`: currency a
-    step).  phase: of the search for mixes of shapes, whose `candidates` and `solved` count mixes looked at; else empty.
-    """
-
-    candidates: int
-    solved: int
-    incumbent_s: float | None
-    bound_s: float | None
-    gap: float | None
-    elapsed_s: float
-    phase: str = ""
 
 
 @dataclass(frozen=True)
@@ -120,30 +107,33 @@ def solve(
             if found is None:
                 _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
             if cost.uplinks is not None:
+                say_placing(progress, found, begin)
                 end = begin + options.time_limit_s
                 found = found_on_uplinks(problem, cost, settings, outcome, (found, found), end, interrupted)
-            return _result(cluster, model, graph, cost, options, settings, found, older)
+            return _result(cluster, model, graph, cost, options, settings, found, older, begin)
         identical = why_identical(model, cost, settings.limits, options)
         older, settings = with_older_plan(cluster, model, graph, problem, cost, settings, options, identical)
         limit, mixes = options.time_limit_s, identical is None
         first = replace(settings, time_limit_s=IDENTICAL_SHARE * limit, first_plan_limit_s=limit)
-        outcome = search(problem, first if mixes else settings, _forward(progress), interrupted)
+        say = forward(progress, IDENTICAL if mixes else "")
+        outcome = search(problem, first if mixes else settings, say, interrupted)
         if outcome.leaf is None and older.plan is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
         found = single = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)
         if mixes and not interrupted():
             deadline = begin + limit * (1.0 if cost.uplinks is None else 1 - _PLACING_SHARE)
-            say = MixReporter(_forward(progress), begin)
+            mixing = MixReporter(forward(progress), begin)
             found = best_of_all_shapes(
-                problem, cost, model, settings, outcome, found, deadline, interrupted, older, say
+                problem, cost, model, settings, outcome, found, deadline, interrupted, older, mixing
             )
         if found is not None and cost.uplinks is not None:
+            say_placing(progress, found, begin)
             candidates = found, single or found
             found = found_on_uplinks(problem, cost, settings, outcome, candidates, begin + limit, interrupted)
         found = or_older(found, older, outcome)
         if found is None:
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
-        return _result(cluster, model, graph, cost, options, settings, found, older)
+        return _result(cluster, model, graph, cost, options, settings, found, older, begin)
 
 
 def _refuse_long_chains(cost: CostModel) -> None:
@@ -221,17 +211,6 @@ def limits_of(cluster: Cluster, model: ModelSpec, cost: CostModel, fixed_order: 
     return limits
 
 
-def _forward(progress: Callable[[Progress], None] | None) -> Callable[[SearchProgress], None] | None:
-    if progress is None:
-        return None
-
-    def forward(p: SearchProgress) -> None:
-        gap = (p.objective - p.bound) / p.objective if p.objective and p.bound is not None else None
-        progress(Progress(p.candidates, p.solved, p.objective, p.bound, gap, p.elapsed_s, p.phase))
-
-    return forward
-
-
 def _raise_without_plan(
     cluster: Cluster,
     model: ModelSpec,
@@ -263,19 +242,24 @@ def _result(
     settings: SearchSettings,
     found: Found,
     older: Older,
+    begin: float,
 ) -> SolveResult:
+    """begin: of the search, on the monotonic clock; what is said of the time limit depends on it, nothing else."""
     from planner.plan.assemble import Proved, assemble_plan
 
+    identical = why_identical(model, cost, settings.limits, options)
+    limit_came = time.monotonic() >= begin + options.time_limit_s
     proved = Proved(
         bound=found.bound,
         gap_asked=options.gap,
         why_stopped=found.why_stopped,
-        plan_space=plan_space_of(cost, settings.limits, cluster, found),
+        plan_space=plan_space_of(cost, model, settings.limits, cluster, found, identical),
         objective=options.objective,
         solver=found.statistics | ({} if options.solver == "highs" else {"name": options.solver}),
         identical_bound=found.identical_bound,
+        shares_used_up=found.cut_short if found.why_stopped == "time" and not limit_came else (),
     )
-    own = (*cost.excluded, *_unverified_peaks(cluster, model, cost), *ignored_shapes(model, cost))
+    own = (*cost.excluded, *_unverified_peaks(cluster, model, cost), *one_shape_notices(model, identical))
     plan = assemble_plan(
         cluster,
         model,
@@ -331,7 +315,7 @@ def _in_any_order(
     def settled(outcome: Outcome) -> Split:
         return _settled_split(options, outcome, interrupted, begin)
 
-    outcome, best = search_any_order(problem, settings, settled, _forward(progress), interrupted)
+    outcome, best = search_any_order(problem, settings, settled, forward(progress), interrupted)
     if best is None:
         return outcome, None
     found = Found(
@@ -342,6 +326,7 @@ def _in_any_order(
         best.statistics,
         mixed=False,
         layer_order=best.layer_order,
+        cut_short=best.cut_short,
     )
     return outcome, found
 

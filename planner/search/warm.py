@@ -69,7 +69,8 @@ class Older:
         if self.plan is None:
             return self.said
         if why_stopped != "gap" and self.plan.choices == choices:
-            return (*self.said, Notice(_NOTICE, "nothing better than the older plan was found in time"))
+            when = "" if why_stopped == "exhausted" else " in time"
+            return (*self.said, Notice(_NOTICE, f"nothing better than the older plan was found{when}"))
         if why_stopped == "gap" and self.plan.objective < objective * (1 - _SAME):
             share = 100 * (1 - self.plan.objective / objective)
             message = (
@@ -91,7 +92,10 @@ def or_older(found: Found | None, older: Older, outcome: Outcome) -> Found | Non
     mixed = plan.best is None or (found is not None and found.mixed)
     why, statistics = (found or outcome).why_stopped, (found or outcome).statistics
     bound = min(bound, plan.objective)
-    return Found(plan.choices, plan.objective, bound, why, statistics, mixed, known, placed=plan.placed)
+    cut_short = () if found is None else found.cut_short
+    return Found(
+        plan.choices, plan.objective, bound, why, statistics, mixed, known, placed=plan.placed, cut_short=cut_short
+    )
 
 
 def no_start(options: SolveOptions, why: object) -> Older:

@@ -145,7 +145,7 @@ class Training(SpecModel):
 
     zero: _Zero = Field(default=1, examples=["[1, 3]"])
     """ZeRO level over the data parallel chips: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights. A list:
-    levels to choose from, for each node group."""
+    levels to choose from, for each node group; pipelines are of one shape then, as with 2 and 3."""
 
     offload_optimizer: Literal["never", "allowed", "always"] = "never"
     """Whether optimizer states live in host memory and are updated there: `allowed` lets each node group choose. Needs
@@ -178,7 +178,8 @@ class Training(SpecModel):
 
     stage_replicas: _StageReplicas = Field(default=(1,), examples=["[1, 2, 4]"])
     """How many chip groups may share each micro-batch of one pipeline's stage, each with its part of the sequences, to
-    choose from for each node group: stages of one pipeline then differ in their data parallel degree."""
+    choose from for each node group: stages of one pipeline then differ in their data parallel degree. Pipelines are of
+    one shape then."""
 
     tokens: Tokens | None = Field(default=None, examples=["15 T tokens"])
     """Tokens to train on, e.g. `15 T tokens`: turns a plan into days and total cost."""

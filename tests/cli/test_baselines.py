@@ -106,9 +106,9 @@ def test_options_that_do_not_go_together_are_refused_before_any_work(
 def test_the_progress_line_says_which_solve_of_how_many() -> None:
     search = Progress(50, 12, 12.3, 12.1, 0.016, 3.0)
     assert line_text(BaselineProgress("h100 alone", 3, 21)) == "3 of 21: h100 alone"
-    assert line_text(BaselineProgress("h100 alone", 3, 21, search)).startswith(
-        "3 of 21: h100 alone: 12 of 50 candidates"
-    )
+    told = BaselineProgress("h100 alone", 3, 21, search)
+    assert line_text(told).startswith("3 of 21: h100 alone: step 12.3 s, bound 12.1 s, gap 1.60 %, 50 candidates")
+    assert line_text(told, 50) == "3 of 21: h100 alone: step 12.3 s, gap 1.60 %, 3 s"
 
 
 def test_the_progress_line_is_for_terminals_only() -> None:

@@ -92,7 +92,7 @@ def test_progress_says_which_case_of_how_many() -> None:
     begin = BenchProgress(2, 17, CASES[0])
     assert line_text(begin) == "2 of 17: 8-h100: llama-3.1-8b on one-node-h100"
     search = BenchProgress(2, 17, CASES[0], Progress(50, 12, 12.3, None, None, 3.0))
-    assert line_text(search) == "2 of 17: 8-h100: 12 of 50 candidates solved, step 12.3 s, 3 s"
+    assert line_text(search) == "2 of 17: 8-h100: step 12.3 s, 50 candidates, 12 programs, 3 s"
     done = BenchProgress(2, 17, CASES[0], result=CaseResult.model_validate(case()))
     assert line_text(done) == "2 of 17: 8-h100: 20.0 s, gap 1.00 %"
     lost = BenchProgress(2, 17, CASES[0], result=CaseResult.model_validate(failed()))

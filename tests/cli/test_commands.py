@@ -37,6 +37,15 @@ def test_every_command_has_help_with_examples(capsys: pytest.CaptureFixture[str]
     assert f"Examples:\n    dplan {command}" in ran.out
 
 
+@pytest.mark.parametrize("command", [[], *([command] for command in [*COMMANDS, "bench"])])
+def test_help_fits_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: list[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    lines = dplan(capsys, *command, "--help").out.splitlines()
+    assert len(lines) > 5 and max(map(len, lines)) <= 80
+
+
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]) -> None:
     from planner import __version__
 

@@ -18,8 +18,10 @@ from typing import Any
 import pulp
 import pytest
 
+import planner.cli.output
 import planner.search
-from planner import Notice, Plan, SolveResult, check_plan
+import planner.spec
+from planner import Notice, Plan, SolveResult, check_plan, load_cluster
 from planner.cli.solve import Solver
 from planner.errors import InfeasibleError, InterruptedSolve, NoPlanFoundError
 from planner.plan.file import dump_plan, write_atomic
@@ -139,9 +141,85 @@ def test_a_gap_missed_in_time_is_said_and_leaves_with_0(
     pretend(monkeypatch, loose("time"))
     ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--gap", "0.1 %")
     assert ran.code == 0
-    expected = "the time limit came before the gap closed: proved to be within 1.00 % of the best, asked 0.10 %"
-    assert ran.err == f"warning: {expected}\n"
+    said = "proved to be within 1.00 % of the best; the time limit came first (asked: 0.10 %): more time may help"
+    assert ran.err == f"warning: {said}\n"
     assert Path("plan.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"shares_used_up": ("better mixes",)},
+            "the share of the time limit for better mixes ran out (asked: 0.10 %): more time may help",
+        ),
+        ({"why_stopped": "exhausted"}, "all that the search does is done (asked: 0.10 %): more time changes nothing"),
+    ],
+)
+def test_it_is_said_whether_more_time_would_help(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    files: Path,
+    changes: dict[str, Any],
+    words: str,
+) -> None:
+    plan = with_certificate(loose("time").plan, **changes)
+    pretend(monkeypatch, SolveResult(plan, plan.certificate.why_stopped))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml", "--gap", "0.1 %")
+    assert (ran.code, ran.err) == (0, f"warning: proved to be within 1.00 % of the best; {words}\n")
+    assert words in " ".join(ran.out.split())
+
+
+def test_where_more_time_changes_nothing_the_space_that_is_proved_more_closely_is_named(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    half = 0.5 * small_plan().certificate.objective
+    plan = with_certificate(loose("exhausted").plan, bound=0.0, gap=1.0, identical_bound=half)
+    pretend(monkeypatch, SolveResult(plan, "exhausted"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml")
+    assert ran.err.endswith("nothing; `constraints: {shapes: identical}` is proved more closely: 50.00 %\n")
+    assert "gap 50.00 %; `constraints: {shapes: identical}` searches these alone" in " ".join(ran.out.split())
+
+
+def test_a_gap_that_closed_is_no_warning_also_where_the_clock_had_a_part(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    plan = with_certificate(small_plan(), why_stopped="time", gap_asked=1.0)
+    pretend(monkeypatch, SolveResult(plan, "time"))
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml")
+    assert ran.err == ""
+    assert "as close as asked, but the clock had a part in it" in ran.out and "limit came" not in ran.out
+
+
+def on_terminals(directory: Path, *arguments: str) -> str:
+    """What a person sees who watches both outputs of `dplan solve`."""
+    master, slave = pty.openpty()
+    process = start([*arguments], directory, stdout=slave, stderr=slave)
+    os.close(slave)
+    shown = read_until(master, lambda text: False).decode()
+    os.close(master)
+    assert process.wait(timeout=60) == 0, shown
+    return shown
+
+
+def test_on_a_terminal_nothing_is_said_twice(files: Path) -> None:
+    Path("model.yaml").write_text(MODEL.replace("global_batch: 32", "global_batch: 32, zero: [0, 1]"))
+    shown = on_terminals(files, "cluster.yaml", "model.yaml")
+    assert shown.count("mixed shapes of pipelines are not searched") == 1
+    piped = start(["cluster.yaml", "model.yaml"], files, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    _, err = piped.communicate(timeout=60)
+    assert err.count(b"warning: mixed shapes of pipelines are not searched") == 1
+
+
+def test_what_was_held_back_on_a_terminal_is_said_where_no_plan_is_found(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, files: Path
+) -> None:
+    monkeypatch.setattr(planner.cli.output, "one_place", lambda report: report)
+    pretend(monkeypatch, NoPlanFoundError("no plan found within 2 s"))
+    loaded = load_cluster("cluster.yaml").model_copy(update={"notices": (Notice("nic", "v100 is left out"),)})
+    monkeypatch.setattr(planner.spec, "load_cluster", lambda path: loaded)
+    ran = dplan(capsys, "solve", "cluster.yaml", "model.yaml")
+    assert ran.code == 4 and ran.err.startswith("warning: v100 is left out\n")
 
 
 def test_an_interrupted_search_writes_its_best_plan_and_leaves_with_130(
@@ -391,8 +469,8 @@ def test_ctrl_c_leaves_within_a_second_with_the_best_plan_written(tmp_path: Path
     arguments = ["h100-a100-4096", "llama-3.1-70b", "--gap", "0 %", "--time-limit", "10 min"]
     process = start(arguments, tmp_path, stderr=slave, stdout=subprocess.DEVNULL)
     os.close(slave)
-    shown = read_until(master, lambda text: b"step " in text and b"bound" in text)
-    assert b"candidates solved" in shown
+    shown = read_until(master, lambda text: b"step " in text and b"gap" in text)
+    assert b"identical pipelines: " in shown and b"gap among these" in shown
     begin = time.monotonic()
     process.send_signal(signal.SIGINT)
     rest = read_until(master, lambda text: b"interrupted: the best plan so far is in plan.json" in text)

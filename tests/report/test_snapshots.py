@@ -12,12 +12,13 @@ from rich.console import Console, RenderableType
 from planner.graph import build_graph
 from planner.plan.schema import Plan
 from planner.report.chips import chip_report, chip_table
+from planner.report.legend import SHORT_POLICY, legend
 from planner.report.model import model_numbers, model_report
 from planner.report.plan import plan_report
 from planner.spec import parse_cluster, parse_model
 from tests.plan.handmade import document
 from tests.plan.mixed import SITES, entry, mixed_plan, three, two
-from tests.plan.small import CLUSTER, MODEL, small_plan
+from tests.plan.small import CLUSTER, MODEL, choice, small_plan
 from tests.plan.test_branching import plan_of
 from tests.plan.test_offload import offloading_plan
 
@@ -140,9 +141,12 @@ def test_a_plan_of_several_shapes() -> None:
 
 
 def many(shapes: int) -> Plan:
-    """Pipelines of one chip each, with one, two or three micro-batches of one sequence."""
-    choices = [entry(1, 1 + j % 3, 1, (0 if j < 4 else 1, 1, 9)) for j in range(shapes)]
-    batch = sum(c.micro_batches for c in choices)
+    """Pipelines of one chip each, with one, two or three micro-batches; no two recompute as many layers of as many
+    sequences.
+    """
+    full = [dict.fromkeys((f"layers.{i}" for i in range(j % 6)), "full") for j in range(shapes)]
+    choices = [entry(1, 1 + j % 3, 1 + j // 6, (0 if j < 4 else 1, 1, 9), recompute=[full[j]]) for j in range(shapes)]
+    batch = sum(c.micro_batches * c.setting.micro_batch_size for c in choices)
     model = MODEL.replace("global_batch: 32", f"global_batch: {batch}")
     return mixed_plan(choices, CLUSTER.replace("nodes: 2", "nodes: 5"), model)
 
@@ -159,6 +163,77 @@ def test_up_to_eight_shapes_are_shown_whole() -> None:
     text = drawn(plan_report(many(8)))
     assert all(f"pipeline {j + 1} of 8: " in text for j in range(8))
     assert len(text.splitlines()) < 90
+
+
+def alike() -> Plan:
+    """Three entries: two pairs of chips in one node, which run 10 and 4 micro-batches, and four chips elsewhere."""
+    stages = (1, 1, 4), (1, 1, 9)
+    return mixed_plan([entry(1, 10, 1, *stages), entry(1, 4, 1, *stages), entry(1, 1, 18, (0, 4, 9))])
+
+
+def test_shapes_that_differ_in_micro_batches_alone_are_one() -> None:
+    text = drawn(plan_report(alike()))
+    compare("plan_alike", text)
+    assert "2 shapes of pipeline, 3 replicas in all" in text
+    assert "pipelines 1-2 of 3: 1 replica x 4 and 1 x 10 micro-batches of 1 sequence, 1f1b\n" in text
+    full = drawn(plan_report(alike(), full=True))
+    assert all(f"pipeline {j} of 3: " in full for j in (1, 2, 3))  # the entries of the file, one by one
+
+
+def test_one_shape_with_unequal_micro_batches_has_the_tables_of_one() -> None:
+    stages = (1, 1, 4), (1, 1, 9)
+    text = drawn(plan_report(mixed_plan([entry(2, 9, 1, *stages), entry(2, 7, 1, *stages)])))
+    assert "pipelines 1-2: 2 replicas x 7 and 2 x 9 micro-batches of 1 sequence, 1f1b\n" in text
+    assert "then, once a step" in text and "shapes of pipeline" not in text
+
+
+def test_many_numbers_of_micro_batches_are_a_range() -> None:
+    plan = mixed_plan([entry(1, n, 1, (1, 1, 9)) for n in (2, 3, 5, 10, 12)])
+    assert "pipelines 1-5: 5 replicas x 2-12 micro-batches of 1 sequence, 1f1b\n" in drawn(plan_report(plan))
+
+
+def test_shapes_that_hold_different_memory_are_listed_apart() -> None:
+    stages = (1, 1, 4), (1, 1, 9)
+    text = drawn(plan_report(mixed_plan([entry(1, 30, 1, *stages), entry(2, 1, 1, *stages)])))
+    assert "pipeline 1 of 2: " in text and "pipeline 2 of 2: " in text  # two in flight, and one
+
+
+def everything() -> Plan:
+    """Each abbreviation that can appear in the tables of stages, at once."""
+    plan = offloading_plan()
+    whole = plan.model_dump(mode="json")
+    first, second, third = whole["islands"][0]["pipelines"][0]["stages"]
+    policies = ("full", "selective", "offload", "selective_offload", "full_offload")
+    first["layers"] = ["embedding", *(f"layers.{i}" for i in range(5))]
+    first["recompute"] = {f"layers.{i}": policy for i, policy in enumerate(policies)}
+    first |= {"context_parallel": 2, "expert_parallel": 2, "zero": 1, "offload_optimizer": True, "replicas": 2}
+    first["time"]["recompute_s"] = 1e-5
+    second["memory"]["peak_bytes"] = 2 * second["memory"]["usable_bytes"]
+    third["memory"]["peak_bytes"] = third["memory"]["usable_bytes"]
+    return Plan.model_validate(whole)
+
+
+def test_every_abbreviation_that_appears_is_explained() -> None:
+    text = drawn(plan_report(everything()), width=150)
+    table = text.split("1f1b\n")[1]
+    columns = {"node", "group", "chips", "layers", "recompute"}  # words, no abbreviations
+    named = [
+        *(set(table.splitlines()[0].split()) - columns),
+        *SHORT_POLICY.values(),
+        "over",
+        "tight",
+        "waits",
+        "hatched",
+    ]
+    assert {"tp", "cp", "ep", "ZeRO", "states", "share"} < set(named)
+    explained = " ".join(text.split())
+    assert [name for name in named if f" {name}: " not in explained] == []
+    assert all(f" {short}" in table for short in SHORT_POLICY.values())
+
+
+def test_nothing_is_explained_that_does_not_appear() -> None:
+    assert legend(small_plan(chosen=choice()).pipelines).startswith("tp: tensor parallel degree; n/m: ")
+    assert legend(mixed_plan(two()[1:] * 2).pipelines) == "tp: tensor parallel degree"
 
 
 def test_what_was_trained_stands_under_the_title() -> None:

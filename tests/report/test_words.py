@@ -9,6 +9,7 @@ from planner.report.words import (
     format_exact_duration,
     format_number,
     format_percent,
+    joined,
     layer_ranges,
     plural,
 )
@@ -39,8 +40,13 @@ def test_counts_have_a_scale() -> None:
 
 
 def test_compared_durations_have_four_figures() -> None:
-    texts = [format_exact_duration(x) for x in (12.345678, 0.2520, 0.0000314159, 12345.6)]
-    assert texts == ["12.35 s", "252 ms", "31.42 us", "12,346 s"]
+    texts = [format_exact_duration(x) for x in (12.345678, 0.2520, 0.0000314159, 12345.6, 1234.56)]
+    assert texts == ["12.35 s", "252 ms", "31.42 us", "12,346 s", "1,235 s"]
+    assert [format_exact_duration(x, 5) for x in (158.7612, 1234.56, 12345.6)] == ["158.76 s", "1,234.6 s", "12,346 s"]
+
+
+def test_the_last_of_several_words_comes_after_and() -> None:
+    assert [joined(words) for words in (["a"], ["a", "b"], ["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
 
 
 def test_percent_and_plural() -> None:

@@ -119,7 +119,10 @@ def test_solving_again_is_a_search_of_the_same_plan_space(shapes: str, step_s: f
     model = parse_model(measured(pear_s=0.5, constraints=f"shapes: {shapes}"), "m.yaml")
     side = Side("both", parse_cluster(lab(), "c.yaml"), model, None)
     bubble = next(change for change in CHANGES if change.code == "bubble")
-    rate = rate_under(bubble, side, SolveOptions(gap=0.0), Budget(20.0, 1), Watch(None, 1))
+    told: list[BaselineProgress] = []
+    rate = rate_under(bubble, side, SolveOptions(gap=0.0), Budget(20.0, 1), Watch(told.append, 1))
+    phases = [*dict.fromkeys(t.search.phase for t in told if t.search is not None)]
+    assert phases == (["identical pipelines", "every mix"] if shapes == "mixed" else [""])
     assert rate.found == pytest.approx(800 * 8 / step_s)
     assert rate.most == pytest.approx(rate.found, rel=2e-6)
     assert rate.settled

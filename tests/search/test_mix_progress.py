@@ -44,8 +44,8 @@ def test_step_time_bound_and_mixes_are_those_of_now() -> None:
     found.step_time, found.mixes = 9.0, 3
     reporter.enter("bound of all mixes")
     first, last = told
-    assert (first.phase, first.objective, first.bound, first.solved) == ("better mixes", 10.0, 8.0, 0)
-    assert (last.phase, last.objective, last.bound, last.solved) == ("bound of all mixes", 9.0, 8.0, 3)
+    assert (first.phase, first.objective, first.bound, first.candidates) == ("better mixes", 10.0, 8.0, 0)
+    assert (last.phase, last.objective, last.bound, last.candidates) == ("bound of all mixes", 9.0, 8.0, 3)
 
 
 def test_ticks_close_together_say_nothing_new(monkeypatch: pytest.MonkeyPatch) -> None:

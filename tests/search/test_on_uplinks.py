@@ -8,11 +8,12 @@ from planner.plan import check_plan
 from planner.plan.evaluate import traffic_of
 from planner.plan.file import dump_plan, sha256_of
 from planner.plan.placing import place_well
-from planner.search import SolveOptions, solve
+from planner.search import Progress, SolveOptions, solve
 from planner.search.choices import choice_of_leaf
 from planner.search.driver import SearchSettings, search
 from planner.search.on_uplinks import placed_choices, placed_leaf
 from planner.search.placed_leaf import PlacedLeaf
+from planner.search.progress import PLACING
 from planner.spec import load_cluster, load_model, parse_cluster
 from tests.plan.racks import random_case
 from tests.search.small_problems import of_one_shape
@@ -65,6 +66,15 @@ def test_a_plan_on_a_topology_is_placed_checked_and_the_same_every_time():
     slower = plan.prediction.step_time_s
     assert slower >= solve(parse_cluster(PODS, "c.yaml"), model, SolveOptions(time_limit_s=20)).plan.certificate.bound
     assert any("uplink" in sentence for sentence in plan.assumptions)
+
+
+def test_it_is_said_when_a_plan_gets_its_nodes():
+    told: list[Progress] = []
+    cluster, model = parse_cluster(PODS + TOPOLOGY, "c.yaml"), of_one_shape(load_model("llama-3.1-8b"))
+    solve(cluster, model, SolveOptions(time_limit_s=20, gap=0.5), told.append)
+    assert [*dict.fromkeys(progress.phase for progress in told)] == ["", PLACING]
+    last = told[-1]
+    assert last.gap == pytest.approx(1 - last.bound_s / last.incumbent_s)
 
 
 @pytest.mark.parametrize("seed", [3, 11, 19, 30])

@@ -311,17 +311,20 @@ def _searched(
 ) -> _Again:
     """As `solve` searches: identical pipelines, then mixes from the best of them."""
     from planner.search.driver import search
-    from planner.search.mixes import IDENTICAL_SHARE, search_all_shapes, why_identical
+    from planner.search.mix_progress import MixReporter
+    from planner.search.mixes import IDENTICAL, IDENTICAL_SHARE, search_all_shapes, why_identical
+    from planner.search.progress import forward
     from planner.search.solve import interruptible
 
-    limit, deadline = settings.time_limit_s, time.monotonic() + settings.time_limit_s
+    begin, limit = time.monotonic(), settings.time_limit_s
     mixes = why_identical(model, cost, settings.limits, options) is None
     first = replace(settings, time_limit_s=IDENTICAL_SHARE * limit, first_plan_limit_s=limit) if mixes else settings
     with interruptible() as interrupted:
-        outcome = search(problem, first, watch.numbers, interrupted)
+        outcome = search(problem, first, forward(watch.search, IDENTICAL if mixes else ""), interrupted)
         again = _Again(outcome.step_time, outcome.bound, outcome.bound, outcome.why_stopped)
         if mixes and not interrupted():
-            searched = search_all_shapes(problem, model, settings, outcome, deadline, interrupted)
+            say = MixReporter(forward(watch.search), begin)
+            searched = search_all_shapes(problem, model, settings, outcome, begin + limit, interrupted, say)
             again = replace(again, step_s=min(again.step_s, searched.mixed.step_time), bound_s=searched.bound)
         if interrupted():
             raise InterruptedSolve("interrupted while solving again")

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from planner.search.driver import SearchProgress
     from planner.search.solve import Progress
 
 __all__ = ["BaselineProgress", "Budget", "Watch"]
@@ -64,14 +63,6 @@ class Watch:
     def search(self, progress: Progress) -> None:
         """How the present solve goes."""
         self._say(progress)
-
-    def numbers(self, progress: SearchProgress) -> None:
-        """The same, from a search that knows numbers only."""
-        from planner.search.solve import Progress
-
-        best, bound = progress.objective, progress.bound
-        gap = (best - bound) / best if best and bound is not None else None
-        self.search(Progress(progress.candidates, progress.solved, best, bound, gap, progress.elapsed_s))
 
     def _say(self, progress: Progress | None) -> None:
         if self._tell is not None:

@@ -18,7 +18,7 @@ from planner.search.any_order import ANY_ORDER, MODEL_ORDER
 from planner.search.branching.whole import WholeAnswer, search_sets
 from planner.search.candidates import Limits
 from planner.search.driver import search
-from planner.search.solve import SolveOptions, search_settings, solve
+from planner.search.solve import Progress, SolveOptions, search_settings, solve
 from planner.spec import Cluster, ModelSpec, parse_cluster, parse_model
 from tests.search.branching.small_models import all_plans, best_by_exhaustion, random_inputs
 from tests.search.branching.test_branching_recurrence import step_by_longest_path
@@ -215,6 +215,13 @@ def test_pipelines_of_a_branching_model_are_of_one_shape() -> None:
     assert plan.certificate.plan_space["pipelines"] == "identical replicas of one shape"
     assert plan.certificate.identical_bound is None
     assert any("layers branch" in warning.message for warning in plan.warnings)
+
+
+def test_the_search_says_when_it_speaks_of_the_models_order_alone() -> None:
+    told: list[Progress] = []
+    solve(parse_cluster(CLUSTER, "c.yaml"), towers(), EXACT, told.append)
+    parts = dict.fromkeys((p.phase, p.whole) for p in told)
+    assert [*parts] == [("layers in the model's order", False), ("any order of layers", True)]
 
 
 @pytest.mark.parametrize(("in_time", "why"), [(True, "gap"), (False, "time")])
