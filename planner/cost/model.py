@@ -30,12 +30,13 @@ from planner.cost.memory import (
     transient_bytes,
 )
 from planner.cost.modes import mode_space
-from planner.cost.offload import host_share, on_host
+from planner.cost.offload import off_chip
 from planner.cost.policies import POLICIES, offloads
 from planner.cost.precision import recipe_of, zero_levels
 from planner.cost.sharding import Degrees
 from planner.cost.space import layout_of, micro_batch_sizes, plan_space, refusal
 from planner.cost.tables import LayerTable, Reduction, TransferTable
+from planner.cost.tiers import Tier
 from planner.cost.traffic import StageTraffic, StageWays, best_detour, best_ways
 from planner.cost.transfers import Ends, transfer_table
 from planner.cost.update import Rings, optimizer_s, reduction
@@ -304,6 +305,7 @@ class CostModel:
                 *(("in pipelines of one shape a node group has one mode for all its stages",) if modes else ()),
                 *(() if self.uplinks is None else ("stages fill nodes one after another; which nodes, is free",)),
                 *(("each chip has an equal share of its host's memory",) if self._uses_hosts else ()),
+                *(("each chip has an equal share of its node's drives",) if self._uses_drives else ()),
                 *(notice.message for notice in self._left_out),
             ],
         }
@@ -336,6 +338,11 @@ class CostModel:
     def _uses_hosts(self) -> bool:
         """Whether anything may be in host memory."""
         return self._model.training.offload_optimizer != "never" or any(map(offloads, self.policies))
+
+    @property
+    def _uses_drives(self) -> bool:
+        """Whether anything may be on drives."""
+        return any(Tier.NVME in group.offloads for group in self.groups)
 
     def _recipe_in(self, mode: Mode) -> Recipe:
         """The recipe with the mode's ZeRO level."""
@@ -420,7 +427,8 @@ class CostModel:
         )
         if mode.offload:
             static = replace(static, optimizer=0.0 * static.optimizer)
-            table = on_host(table, static, host_share(self._cluster, group), (kinds, recipe, degrees, single, padding))
+            held = kinds, recipe, degrees, single, padding
+            table = off_chip(table, static, mode.offload, self._cluster, group, held)
         return StageNumbers(table, static, collectives, times.recompute_s, host)
 
     def _host_copies(
