@@ -171,3 +171,39 @@ def test_with_the_cost_models_numbers_the_search_equals_enumeration_too(
     outcome, best = search(cost, SearchSettings(gap=0.0, time_limit_s=60)), enumerated(cost)
     assert outcome.objective == pytest.approx(best, rel=TOLERANCE) and outcome.bound <= best * (1 + 1e-9)
     assert outcome.leaf is not None and {stage.mode for stage in outcome.leaf.stages} == chosen
+
+
+DRIVES = """
+name: t
+node_groups:
+  - {name: fast, chip: quick, nodes: 1, host_memory: HOST MiB, host_memory_bandwidth: 50 GB/s,
+     nvme: {capacity: DRIVES MiB, read: 8 GB/s, write: 4 GB/s}}
+""" + CLUSTER[CLUSTER.index("chips:") :].replace("SLOW", "60")
+SIX_LAYERS = MODEL.replace("num_hidden_layers: 3", "num_hidden_layers: 6").replace(
+    "zero: [1, 3],\n   offload_optimizer: allowed, stage_replicas: [1, 2]", "zero: 1, offload_optimizer: allowed"
+)
+
+
+@pytest.mark.parametrize(
+    ("chip", "host", "drives", "chosen"),
+    [
+        (200, 400, 400, {Tier.CHIP}),
+        (90, 400, 400, {Tier.HOST}),  # the nearer tier where it holds the states
+        (90, 200, 400, {Tier.NVME}),  # two tiles of the largest layer fit there, a chip's states do not
+        (90, 200, 100, None),
+        (90, 100, 400, None),
+    ],
+)
+def test_where_hosts_are_small_the_search_over_three_tiers_equals_enumeration_too(
+    chip: int, host: int, drives: int, chosen: set[Tier] | None
+) -> None:
+    """MiB of a chip, of the node's host, of its drives. None: nothing fits."""
+    text = DRIVES.replace("FAST", str(chip)).replace("HOST", str(host)).replace("DRIVES", str(drives))
+    cluster, model = parse_cluster(text, "c.yaml"), parse_model(SIX_LAYERS, "m.yaml")
+    cost = CostModel(cluster, model, build_graph(model))
+    outcome, best = search(cost, SearchSettings(gap=0.0, time_limit_s=60)), enumerated(cost)
+    if chosen is None:
+        assert (best, outcome.leaf, outcome.why_stopped) == (math.inf, None, "exhausted")
+        return
+    assert outcome.objective == pytest.approx(best, rel=TOLERANCE) and outcome.bound <= best * (1 + 1e-9)
+    assert outcome.leaf is not None and {stage.mode.offload for stage in outcome.leaf.stages} == chosen
