@@ -9,7 +9,7 @@ while the backward pass makes them; here they are summed over micro-batches on t
 The optimizer touches each state once, so the host's memory bandwidth bounds it (an assumption: a host whose cores
 cannot keep up is slower). All chips of a node update at once and share memory and its bandwidth evenly.
 
-On drives lies what host memory would hold, gradients included, as DeepSpeed's swapper has it (ZeRO-Infinity,
+On drives lies what host memory would hold, gradients included, in fp32, as DeepSpeed's swapper has it (ZeRO-Infinity,
 Rajbhandari et al., arXiv 2104.07857; deepspeed/runtime/swap_tensor/optimizer_utils.py and its callers in
 runtime/zero/stage3.py): gradients are written in the last backward pass, and the step reads a tile's states and
 gradients, updates it, and writes the states. Each byte is read once and written once. Nothing overlaps: DeepSpeed's
@@ -172,11 +172,11 @@ def off_chip(
         copied, touched = recipe.copied_bytes(replicas), recipe.update_traffic(weight_class, replicas)
         return copied / host.copy_bytes_per_s + touched / host.memory_bytes_per_s
 
-    kept, update = _of_trained(held, recipe.host_bytes), _of_trained(held, seconds)
+    update = _of_trained(held, seconds)
     table = replace(table, static_bytes=static.total, usable_host_bytes=host.usable_bytes)
     if tier is Tier.HOST:
-        return replace(table, optimizer_s=update, host_bytes=kept)
-    drives = drive_share(cluster, group)
+        return replace(table, optimizer_s=update, host_bytes=_of_trained(held, recipe.host_bytes))
+    drives, kept = drive_share(cluster, group), _of_trained(held, recipe.drive_bytes)
     return replace(
         table,
         optimizer_s=update + kept / drives.read_bytes_per_s + kept / drives.write_bytes_per_s,

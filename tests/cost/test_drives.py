@@ -70,6 +70,22 @@ def test_drives_hold_the_states_and_host_memory_two_tiles_of_the_largest_layer()
         assert (getattr(on_chip, name) == getattr(on_drives, name)).all()
 
 
+@pytest.mark.parametrize(
+    ("training", "size"),
+    [
+        ({}, 4 + 4 + 8),
+        ({"gradients": "compute"}, 4 + 4 + 8),  # two bytes on the chip and to the host, four on drives
+        ({"gradients": "compute", "precision": "fp16"}, 2 + 4 + 4 + 8),
+        ({"master_weights": "none"}, 4 + 2 + 8),
+        ({"optimizer": "sgd"}, 4 + 4 + 4),
+    ],
+)
+def test_drives_hold_what_the_update_needs_with_gradients_in_fp32(training: dict[str, Any], size: int) -> None:
+    table = table_of(replicas=1, **training)
+    assert table.nvme_bytes is not None and table.nvme_bytes[0] == pytest.approx(1e9 * size)
+    assert table.host_fixed_bytes == pytest.approx(2e9 * size)
+
+
 # --- the same by another way: tensor by tensor, tile by tile, on the clock --------------------------------------------
 
 
