@@ -14,7 +14,9 @@ from planner.cost.compute import (
     NETWORK_EFFICIENCY,
 )
 from planner.cost.host_copies import offload_assumptions
+from planner.cost.offload import TILES_IN_HOST_MEMORY
 from planner.cost.precision import zero_levels
+from planner.cost.tiers import Tier, tiers_asked
 from planner.graph.limits import padded_vocabulary
 from planner.spec.cluster_file import DEFAULT_RESERVE
 from planner.spec.units import format_bytes, format_fraction
@@ -30,7 +32,7 @@ __all__ = ["assumptions"]
 
 def assumptions(cluster: Cluster, model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> tuple[str, ...]:
     """Only those that bear on this model and these settings. degrees: the tensor parallel degrees of the plan space."""
-    on_memory = (*_on_memory(model, graph, degrees), *offload_assumptions(model.training.recompute))
+    on_memory = (*_on_memory(cluster, model, graph, degrees), *offload_assumptions(model.training.recompute))
     on_network = (*_on_lines(cluster), *_on_uplinks(cluster), *_on_nics(cluster))
     return (*_always(model), _on_reserve(cluster), *on_memory, *on_network, *_on_communication(model, graph))
 
@@ -67,7 +69,7 @@ def _on_reserve(cluster: Cluster) -> str:
     return f"memory that stays free on each chip (`reserve`, {default} where the cluster file has none): {amounts}"
 
 
-def _on_memory(model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> Iterable[str]:
+def _on_memory(cluster: Cluster, model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> Iterable[str]:
     padded = {t: padded_vocabulary(graph.vocabulary, t) for t in degrees if graph.vocabulary}
     if any(size != graph.vocabulary for size in padded.values()):
         sizes = ", ".join(f"{size} at tensor_parallel {t}" for t, size in padded.items())
@@ -86,6 +88,12 @@ def _on_memory(model: ModelSpec, graph: LayerGraph, degrees: Iterable[int]) -> I
             " as fast as the host's memory allows, and weights are copied back, one after another; the chips of a node"
             " share its host_memory (offloaded activations are in it too) and host_memory_bandwidth evenly; latencies"
             " of copies are not counted"
+        )
+    if Tier.NVME in tiers_asked(model.training) and any(group.nvme is not None for group in cluster.node_groups):
+        yield (
+            "optimizer states on drives: gradients are written there and read back with the states, which are written"
+            " again, all at the chip's share of the drives' rates, and not while the optimizer or its copies run; host"
+            f" memory keeps buffers of {TILES_IN_HOST_MEMORY} times what the largest layer has there"
         )
     if model.training.stage_replicas != (1,):
         yield (

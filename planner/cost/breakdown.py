@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["StageBreakdown", "StageMemory", "StageNumbers", "StageTime", "stage_breakdown"]
 
 
-_NO_PARTS = ("usable_bytes", "host_bytes", "usable_host_bytes")
+_NO_PARTS = ("usable_bytes", "host_bytes", "usable_host_bytes", "nvme_bytes", "usable_nvme_bytes")
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,8 @@ class StageMemory:
     activations: saved tensors of all micro-batches in flight.  transient: the largest working set of its layers.
     buffers: what the stage receives from its neighbours.  usable_bytes is the limit, not a part.
     staging: buffers on the way to host memory and back, None where no layer is offloaded.  host_bytes: what it takes of
-    host memory for one chip, offloaded activations and optimizer states together (None: nothing), and
-    usable_host_bytes the limit of that.
+    host memory for one chip, offloaded activations, optimizer states and buffers of drives together (None: nothing),
+    and usable_host_bytes the limit of that.  nvme_bytes, usable_nvme_bytes: the same of drives.
     """
 
     weights: float
@@ -48,6 +48,8 @@ class StageMemory:
     staging: float | None = None
     host_bytes: float | None = None
     usable_host_bytes: float = math.inf
+    nvme_bytes: float | None = None
+    usable_nvme_bytes: float = math.inf
 
     def parts(self) -> dict[str, float]:
         """The parts by name; their sum is the peak."""
@@ -60,7 +62,10 @@ class StageMemory:
 
     @property
     def fits(self) -> bool:
-        return self.peak_bytes <= self.usable_bytes and (self.host_bytes or 0.0) <= self.usable_host_bytes
+        off_chip = (self.host_bytes or 0.0) <= self.usable_host_bytes and (
+            (self.nvme_bytes or 0.0) <= self.usable_nvme_bytes
+        )
+        return self.peak_bytes <= self.usable_bytes and off_chip
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,8 @@ def stage_breakdown(
         staging=host.staging_bytes,
         host_bytes=_host_bytes(table, layers, host),
         usable_host_bytes=table.usable_host_bytes,
+        nvme_bytes=None if table.nvme_bytes is None else float(layers @ table.nvme_bytes),
+        usable_nvme_bytes=table.usable_nvme_bytes,
     )
     collectives = numbers.collectives
     both_ways = layers @ (collectives.forward_s + collectives.backward_input_s + collectives.backward_weight_s)
@@ -160,7 +167,8 @@ def stage_breakdown(
 
 
 def _host_bytes(table: LayerTable, layers: Floats, activations: OnHost) -> float | None:
-    """Bytes of host memory for one chip of a stage, optimizer states and activations; None where there are neither."""
-    if table.host_bytes is None:
+    """Bytes of host memory for one chip of a stage, states or buffers and activations; None where there are none."""
+    if table.host_bytes is None and not table.host_fixed_bytes:
         return activations.host_bytes
-    return float(layers @ table.host_bytes) + (activations.host_bytes or 0.0)
+    states = 0.0 if table.host_bytes is None else float(layers @ table.host_bytes)
+    return states + table.host_fixed_bytes + (activations.host_bytes or 0.0)

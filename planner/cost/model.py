@@ -17,6 +17,7 @@ from planner.cost.precision import zero_levels
 from planner.cost.space import micro_batch_sizes, plan_space, refusal
 from planner.cost.stage_maker import StageMaker
 from planner.cost.tables import LayerTable, Reduction, TransferTable
+from planner.cost.tiers import Tier
 from planner.cost.traffic import StageTraffic, StageWays, best_detour
 from planner.cost.transfers import Ends, transfer_table
 from planner.cost.update import Rings, reduction
@@ -276,6 +277,7 @@ class CostModel:
                 *(("in pipelines of one shape a node group has one mode for all its stages",) if modes else ()),
                 *(() if self.uplinks is None else ("stages fill nodes one after another; which nodes, is free",)),
                 *(("each chip has an equal share of its host's memory",) if self._uses_hosts else ()),
+                *(("each chip has an equal share of its node's drives",) if self._uses_drives else ()),
                 *(notice.message for notice in self._left_out),
             ],
         }
@@ -300,3 +302,8 @@ class CostModel:
     def _uses_hosts(self) -> bool:
         """Whether anything may be in host memory."""
         return self._model.training.offload_optimizer != "never" or any(map(offloads, self.policies))
+
+    @property
+    def _uses_drives(self) -> bool:
+        """Whether anything may be on drives."""
+        return any(Tier.NVME in group.offloads for group in self.groups)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Refusal", "mode_refusal", "mode_space", "stage_replicas"]
 
-_OFFLOADS = {(): "never", (False,): "never", (True,): "always", (False, True): "either"}
-
 
 class Refusal(NamedTuple):
     """Why a choice is impossible: the input that rules it out, and a sentence."""
@@ -50,7 +48,7 @@ def mode_refusal(group: ChipGroup, mode: Mode, setting: Setting, training: Train
         levels = ", ".join(map(str, zero_levels(training)))
         return Refusal("training.zero", f"ZeRO level {said}: {group.name!r} can have {levels}")
     if mode.offload not in group.offloads:
-        where = "on the chips" if mode.offload else "in host memory"
+        where = " or ".join(tier.place for tier in group.offloads)
         return Refusal("training.offload_optimizer", f"the optimizer states of {group.name!r} have to be {where}")
     path, replicas = "training.stage_replicas", f"{mode.replicas} replicas of a stage"
     if mode.replicas not in group.stage_replicas:
@@ -68,7 +66,7 @@ def mode_space(groups: Sequence[ChipGroup], training: Training) -> dict[str, obj
     if len(levels) > 1:
         space["zero"] = list(levels)
     if training.offload_optimizer != "never":
-        space["offload_optimizer"] = {group.name: _OFFLOADS[group.offloads] for group in groups}
+        space["offload_optimizer"] = {group.name: [tier.word for tier in group.offloads] for group in groups}
     if any(group.stage_replicas != (1,) for group in groups):
         space["stage_replicas"] = {group.name: list(group.stage_replicas) for group in groups}
     return space

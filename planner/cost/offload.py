@@ -1,4 +1,4 @@
-"""Optimizer states in host memory: who may keep them there, what the host holds, how long an update takes.
+"""Optimizer states off the chip: who may keep them where, what host and drives hold, how long an update takes.
 
 The chip keeps weights and gradients. After the last micro-batch and its reduction a chip copies its gradients to the
 host, the optimizer runs there on its states and master weights, and the new weights come back: the three steps of
@@ -8,6 +8,12 @@ while the backward pass makes them; here they are summed over micro-batches on t
 
 The optimizer touches each state once, so the host's memory bandwidth bounds it (an assumption: a host whose cores
 cannot keep up is slower). All chips of a node update at once and share memory and its bandwidth evenly.
+
+On drives lies what host memory would hold, gradients included, in fp32, as DeepSpeed's swapper has it (ZeRO-Infinity,
+Rajbhandari et al., arXiv 2104.07857; deepspeed/runtime/swap_tensor/optimizer_utils.py and its callers in
+runtime/zero/stage3.py): gradients are written in the last backward pass, and the step reads a tile's states and
+gradients, updates it, and writes the states. Each byte is read once and written once. Nothing overlaps: DeepSpeed's
+`pipeline_read` and `pipeline_write` are off unless asked for, and drives that read and write at once do both slower.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ from planner.cost.host_copies import copy_rate, host_share_bytes
 from planner.cost.kinds import SHARDINGS
 from planner.cost.memory import held_parameters, weight_classes
 from planner.cost.policies import offloads
+from planner.cost.tiers import Tier, tiers_asked
 from planner.errors import Notice, Problem
 from planner.spec.cluster import DEFAULT_HOST_STAGING_BYTES_PER_S
 from planner.spec.printing import format_rate
@@ -35,11 +42,16 @@ if TYPE_CHECKING:
     from planner.cost.sharding import Degrees
     from planner.cost.tables import LayerTable
     from planner.graph.layers import LayerGraph
-    from planner.spec import Cluster, ModelSpec
+    from planner.spec import Cluster, ModelSpec, NodeGroup
 
     Floats = NDArray[np.float64]
 
-__all__ = ["HostShare", "host_share", "offload_choices", "on_host"]
+__all__ = ["TILES_IN_HOST_MEMORY", "DriveShare", "drive_share", "host_share", "off_chip", "offload_choices"]
+
+TILES_IN_HOST_MEMORY = 2
+"""Buffers for states on drives, each the size of a tile: one in the optimizer's hands, one on its way. A tile is what
+the largest layer of the model has on one chip: DeepSpeed's sub-groups hold whole parameters (`sub_group_size`), and its
+`buffer_count` of 4 is one such tile of AdamW: master weight, gradient, two moments."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +75,58 @@ def host_share(cluster: Cluster, group: int) -> HostShare:
     return HostShare(copy_rate(chip, node), memory, host_share_bytes(chip, node))
 
 
+@dataclass(frozen=True)
+class DriveShare:
+    """What the drives of a node give to each of its chips: bytes, and bytes/s while the other direction rests."""
+
+    usable_bytes: float
+    read_bytes_per_s: float
+    write_bytes_per_s: float
+
+
+def drive_share(cluster: Cluster, group: int) -> DriveShare:
+    """A chip's share of the node's drives:  capacity and rates / chips of a node.
+
+    What is read and written passes through host memory: at most the chip's share of that bandwidth.
+    """
+    node = cluster.node_groups[group]
+    assert node.nvme is not None and node.host_memory_bandwidth_bytes_per_s is not None
+    chips, memory = node.chips_per_node, node.host_memory_bandwidth_bytes_per_s
+    rates = (min(rate, memory) / chips for rate in (node.nvme.read_bytes_per_s, node.nvme.write_bytes_per_s))
+    return DriveShare(node.nvme.capacity_bytes / chips, *rates)
+
+
 def offload_choices(
     cluster: Cluster, model: ModelSpec, graph: LayerGraph, group: int, notices: list[Notice], problems: list[Problem]
-) -> tuple[bool, ...]:
-    """Whether a node group may keep optimizer states on the chips (False), in host memory (True), or choose."""
-    asked = model.training.offload_optimizer
-    if asked == "never":
-        return (False,)
+) -> tuple[Tier, ...]:
+    """Where a node group may keep optimizer states, nearest first: what the model file asks for and the group has."""
+    asked = tiers_asked(model.training)
+    if asked == (Tier.CHIP,):
+        return asked
     node, reason = cluster.node_groups[group], _obstacle(cluster, model, graph, group)
-    if reason is not None and asked == "always":
+    possible = tuple(tier for tier in asked if tier is Tier.CHIP or (reason is None and _has(node, tier)))
+    reason = reason or "the group does not say its nvme"
+    if not possible:
         what = f"optimizer states cannot be offloaded on node group {node.name!r}"
-        fix = "allow chips to keep them (`allowed`), or leave the group idle"
+        fix = "allow chips to keep them (`allowed`, or `none` in a list), or leave the group idle"
         problems.append(Problem(what, reason, fix, path="training.offload_optimizer"))
         return ()
-    if reason is not None:
+    if possible == (Tier.CHIP,):
         message = f"node group {node.name!r} keeps its optimizer states on the chips: {reason}"
         notices.append(Notice("offload_optimizer", message))
-        return (False,)
-    chip = cluster.chip_of(group)
+        return possible
+    _warn_of_copies(cluster, model, group, notices)
+    return possible
+
+
+def _has(node: NodeGroup, tier: Tier) -> bool:
+    """Whether a group whose host is known has a tier."""
+    return tier is Tier.HOST or node.nvme is not None
+
+
+def _warn_of_copies(cluster: Cluster, model: ModelSpec, group: int, notices: list[Notice]) -> None:
+    """What is assumed of a chip's link to its host."""
+    node, chip = cluster.node_groups[group], cluster.chip_of(group)
     if chip.host_staging_bytes_per_s is None:
         rate = format_rate(DEFAULT_HOST_STAGING_BYTES_PER_S)
         message = f"{chip.name} has no host_staging; offloaded states are copied at {rate}, which errs on the slow side"
@@ -89,11 +135,10 @@ def offload_choices(
     if chip.chips_per_host_link is None and node.chips_per_node > 1 and not said:
         message = f"chips_per_host_link of {chip.name} is not known; each chip is taken to have a host link alone"
         notices.append(Notice("host_link", message))
-    return (True,) if asked == "always" else (False, True)
 
 
 def _obstacle(cluster: Cluster, model: ModelSpec, graph: LayerGraph, group: int) -> str | None:
-    """Why a group's chips have to keep their optimizer states."""
+    """Why a group's chips have to keep their optimizer states: the host updates them, wherever else they are."""
     node, chip = cluster.node_groups[group], cluster.chip_of(group)
     if not graph.is_chain:
         return "the layers of this model branch"
@@ -110,24 +155,34 @@ _Held = tuple["KindArrays", "Recipe", "Degrees", bool, float]
 """What a chip holds: kinds, recipe, degrees, single_stage, padding (see `held_parameters`)."""
 
 
-def on_host(table: LayerTable, static: StaticMemory, host: HostShare, held: _Held) -> LayerTable:
-    """The table of a stage whose optimizer states are in host memory. static: what stays on the chip.
+def off_chip(
+    table: LayerTable, static: StaticMemory, tier: Tier, cluster: Cluster, group: int, held: _Held
+) -> LayerTable:
+    """The table of a stage whose optimizer states are in host memory or on drives. static: what stays on the chip.
 
-    host_bytes: what the update needs there.   optimizer_s:  gradients to the host, the optimizer there, weights back:
+    optimizer_s:  gradients to the host, the optimizer there, weights back:
     copied / copy rate + bytes touched / the chip's share of the host's memory bandwidth
+    on drives beside that:  kept / share of the drives' read rate + kept / share of their write rate
+    host_bytes, or nvme_bytes: what is kept for the update.
+    host_fixed_bytes with drives:  TILES_IN_HOST_MEMORY * most that a layer of the model keeps
     """
-    recipe = held[1]
+    recipe, host = held[1], host_share(cluster, group)
 
     def seconds(weight_class: WeightClass, replicas: int) -> float:
         copied, touched = recipe.copied_bytes(replicas), recipe.update_traffic(weight_class, replicas)
         return copied / host.copy_bytes_per_s + touched / host.memory_bytes_per_s
 
+    update = _of_trained(held, seconds)
+    table = replace(table, static_bytes=static.total, usable_host_bytes=host.usable_bytes)
+    if tier is Tier.HOST:
+        return replace(table, optimizer_s=update, host_bytes=_of_trained(held, recipe.host_bytes))
+    drives, kept = drive_share(cluster, group), _of_trained(held, recipe.drive_bytes)
     return replace(
         table,
-        static_bytes=static.total,
-        optimizer_s=_of_trained(held, seconds),
-        host_bytes=_of_trained(held, recipe.host_bytes),
-        usable_host_bytes=host.usable_bytes,
+        optimizer_s=update + kept / drives.read_bytes_per_s + kept / drives.write_bytes_per_s,
+        host_fixed_bytes=TILES_IN_HOST_MEMORY * float(kept.max(initial=0.0)),
+        nvme_bytes=kept,
+        usable_nvme_bytes=drives.usable_bytes,
     )
 
 

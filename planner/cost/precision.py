@@ -118,6 +118,13 @@ class Recipe:
         kept = self.gradient + self.gradient_copy + (self.master or self.weight)
         return (kept + _state_bytes(self.optimizer, weight_class)) / self._shards(1, replicas)
 
+    def drive_bytes(self, weight_class: WeightClass, replicas: int) -> float:
+        """Bytes on drives per trained parameter whose optimizer states are there:  the same, with a gradient in fp32 at
+        least, as DeepSpeed swaps it (`grad_buffer.float()` in deepspeed/runtime/zero/stage3.py).
+        """
+        wider = max(0, 4 - self.gradient - self.gradient_copy)
+        return self.host_bytes(weight_class, replicas) + wider / self._shards(1, replicas)
+
     def copied_bytes(self, replicas: int) -> float:
         """Bytes per trained parameter that go to the host (gradient) and come back (weight) in an update there."""
         return (self.gradient + self.weight) / self._shards(1, replicas)

@@ -10,6 +10,7 @@ from planner.cost.offload import offload_choices
 from planner.cost.precision import zero_levels
 from planner.cost.sharding import ExpertLayout, expert_layout
 from planner.cost.tables import ChipGroup, Mode, Setting
+from planner.cost.tiers import Tier
 from planner.errors import InputError, Notice, Problem
 from planner.graph.limits import sequence_refusal, tensor_parallel_refusal
 
@@ -102,7 +103,7 @@ def chip_groups(
     replicas = stage_replicas(cluster, model, graph, notices, problems)
     for node_group, wanted in zip(cluster.node_groups, usable, strict=True):
         degrees: tuple[int, ...] = ()
-        offloads: tuple[bool, ...] = (False,)
+        offloads: tuple[Tier, ...] = (Tier.CHIP,)
         if wanted:
             degrees = _group_degrees(node_group, model, graph, notices, problems)
             offloads = offload_choices(cluster, model, graph, len(groups), notices, problems)

@@ -23,7 +23,7 @@ from planner.cost.memory import (
     static_memory,
     transient_bytes,
 )
-from planner.cost.offload import host_share, on_host
+from planner.cost.offload import off_chip
 from planner.cost.policies import offloads
 from planner.cost.precision import recipe_of
 from planner.cost.sharding import Degrees
@@ -160,7 +160,8 @@ class StageMaker:
         )
         if mode.offload:
             static = replace(static, optimizer=0.0 * static.optimizer)
-            table = on_host(table, static, host_share(self._cluster, group), (kinds, recipe, degrees, single, padding))
+            held = kinds, recipe, degrees, single, padding
+            table = off_chip(table, static, mode.offload, self._cluster, group, held)
         return StageNumbers(table, static, collectives, times.recompute_s, host)
 
     def _host_copies(

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+from planner.cost.tiers import Tier
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -49,13 +51,13 @@ class Mode(NamedTuple):
 
     tensor: chips that share each matrix of a stage.
     zero: its ZeRO level; None where there is no choice, and all stages have that of the model file.
-    offload: optimizer states are in host memory, and updated there.
+    offload: where its optimizer states are; the host updates those that are not on the chips.
     replicas: chip groups that share each micro-batch of one pipeline, each with its part of the sequences.
     """
 
     tensor: int
     zero: int | None = None
-    offload: bool = False
+    offload: Tier = Tier.CHIP
     replicas: int = 1
 
     @property
@@ -106,8 +108,10 @@ class LayerTable:
     fixed_bytes: communication buffers and the like, once a stage.  usable_bytes: what a stage may use in all.
     buffer_bytes: where the graph branches, bytes beside for each element that the stage receives (`Chain.tensors`).
     fixed_update_s: latency part of the reduction, once a stage.
-    host_bytes: (K,) bytes of optimizer states in host memory, None for none.  usable_host_bytes: what a stage may use
-    of host memory for one chip, for these and the activations of `offload` together.
+    host_bytes: (K,) bytes of optimizer states in host memory, None for none.  host_fixed_bytes: buffers there, once a
+    stage, for states on drives.  usable_host_bytes: what a stage may use of host memory for one chip, for these and the
+    activations of `offload` together.
+    nvme_bytes: (K,) bytes of optimizer states on drives, None for none.  usable_nvme_bytes: the limit of that.
     """
 
     forward_s: Floats
@@ -126,6 +130,9 @@ class LayerTable:
     offload: Offload | None = None
     host_bytes: Floats | None = None
     usable_host_bytes: float = math.inf
+    host_fixed_bytes: float = 0.0
+    nvme_bytes: Floats | None = None
+    usable_nvme_bytes: float = math.inf
 
     @property
     def added_s(self) -> Floats:
@@ -135,11 +142,12 @@ class LayerTable:
     @property
     def uses_host(self) -> bool:
         """Whether a stage may have anything in host memory."""
-        return self.host_bytes is not None or self.offload is not None
+        return self.host_bytes is not None or self.offload is not None or self.host_fixed_bytes > 0
 
     def is_never_worse(self, other: LayerTable) -> bool:
         """Whether no stage takes longer or needs more of what it may use."""
         room = self.usable_bytes >= other.usable_bytes and self._host_is_no_worse(other)
+        room = room and self._drives_are_no_worse(other)
         return (
             room
             and all(bool((getattr(self, n) <= getattr(other, n)).all()) for n in _ARRAYS)
@@ -157,12 +165,19 @@ class LayerTable:
             return self.host_bytes is None
         return bool((self.host_bytes <= other.host_bytes).all())
 
+    def _drives_are_no_worse(self, other: LayerTable) -> bool:
+        if self.nvme_bytes is None:
+            return True
+        if other.nvme_bytes is None or self.usable_nvme_bytes < other.usable_nvme_bytes:
+            return False
+        return bool((self.nvme_bytes <= other.nvme_bytes).all())
+
 
 _ARRAYS = (
     *("forward_s", "backward_input_s", "backward_weight_s", "recompute_s", "reduction_s", "optimizer_s"),
     *("static_bytes", "saved_bytes", "transient_bytes"),
 )
-_NUMBERS = ("fixed_bytes", "fixed_update_s", "buffer_bytes")
+_NUMBERS = ("fixed_bytes", "fixed_update_s", "buffer_bytes", "host_fixed_bytes")
 
 
 @dataclass(frozen=True)
@@ -248,7 +263,7 @@ class ChipGroup:
     tensor_degrees: tuple[int, ...]
     price: float = 0.0
     zero_levels: tuple[int | None, ...] = (None,)
-    offloads: tuple[bool, ...] = (False,)
+    offloads: tuple[Tier, ...] = (Tier.CHIP,)
     stage_replicas: tuple[int, ...] = (1,)
 
     @property

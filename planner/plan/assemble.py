@@ -196,7 +196,7 @@ def _stage(cost: CostModel, shape: PipelineShape, index: int, breakdown: StageBr
         context_parallel=context,
         expert_parallel=setting.expert_parallel,
         zero=stage.mode.zero,
-        offload_optimizer=stage.mode.offload or None,
+        offload_optimizer=None if stage.mode.offload.word == "none" else stage.mode.offload.word,
         replicas=stage.mode.replicas if stage.mode.replicas > 1 else None,
         recompute={name: policy for name, policy in stage.recompute.items() if policy != "none"},
         in_flight=held,
@@ -213,12 +213,15 @@ def memory_of(breakdown: StageBreakdown) -> StageMemory:
     parts = {name: round(value) for name, value in breakdown.memory.parts().items()}
     memory = breakdown.memory
     held, share = memory.host_bytes, memory.usable_host_bytes
+    on_drives, drives = memory.nvme_bytes, memory.usable_nvme_bytes
     return StageMemory(
         peak_bytes=sum(parts.values()),
         usable_bytes=round(memory.usable_bytes),
         parts=parts,
         host_bytes=None if held is None else round(held),
         usable_host_bytes=None if held is None or math.isinf(share) else round(share),
+        nvme_bytes=None if on_drives is None else round(on_drives),
+        usable_nvme_bytes=None if on_drives is None else round(drives),
     )
 
 

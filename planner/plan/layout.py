@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from planner.cost.placement import Block, chips_of_slot, place_blocks, slot_of
 from planner.cost.tables import Mode
+from planner.cost.tiers import Tier
 from planner.plan.evaluate import PipelineShape, Place, StageChoice
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def mode_of(cost: CostModel, stage: Stage) -> Mode:
     return Mode(
         stage.tensor_parallel,
         None if stage.zero == only else stage.zero,
-        bool(stage.offload_optimizer),
+        Tier.of(stage.offload_optimizer),
         stage.num_replicas,
     )
 

@@ -6,15 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from planner.cost.tiers import tiers_asked
 from planner.plan.violation import Subject, Violation
 
 if TYPE_CHECKING:
     from planner.plan.schema import Pipeline
 
 __all__ = ["limit_violations"]
-
-_OFFLOAD = {"never": (False,), "allowed": (False, True), "always": (True,)}
-"""Whether a stage may offload its optimizer states."""
 
 
 def limit_violations(subject: Subject) -> Iterator[Violation]:
@@ -53,12 +51,11 @@ def _training_violations(subject: Subject, pipeline: Pipeline, where: str) -> It
         ("stages[0].context_parallel", first.context_parallel, training.context_parallel),
         ("stages[0].expert_parallel", first.expert_parallel, training.expert_parallel),
     ]
-    levels = subject.cost.zero_levels
+    levels, tiers = subject.cost.zero_levels, tuple(tier.word for tier in tiers_asked(training))
     for index, stage in enumerate(pipeline.stages):
         choices.append((f"stages[{index}].zero", levels[0] if stage.zero is None else stage.zero, levels))
-        offload = tuple(_OFFLOAD[training.offload_optimizer])
         choices.append((f"stages[{index}].replicas", stage.num_replicas, training.stage_replicas))
-        choices.append((f"stages[{index}].offload_optimizer", bool(stage.offload_optimizer), offload))
+        choices.append((f"stages[{index}].offload_optimizer", stage.offload_optimizer or "none", tiers))
     for name, value, allowed in choices:
         if allowed is not None and value not in allowed:
             message = f"is {value}; the model file allows {', '.join(str(choice) for choice in allowed)}"

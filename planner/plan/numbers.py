@@ -115,7 +115,7 @@ def _memory_violations(name: str, stage: Stage, breakdown: StageBreakdown, where
     for part, says, needs in sorted(pairs):
         if abs(says - needs) > max(_SLACK_BYTES, _RELATIVE * needs):
             yield Violation("memory-numbers", f"{where}.memory.{part}", f"is {says}, the cost model says {needs}")
-    yield from _host_violations(stage, actual, where)
+    yield from _off_chip_violations(stage, actual, where)
     over = actual.peak_bytes - actual.usable_bytes
     if over > _SLACK_BYTES:
         message = (
@@ -125,9 +125,10 @@ def _memory_violations(name: str, stage: Stage, breakdown: StageBreakdown, where
         yield Violation("memory", f"{where}.memory", message)
 
 
-def _host_violations(stage: Stage, actual: StageMemory, where: str) -> Iterator[Violation]:
-    """Host memory: stated where something is offloaded, as the cost model has it (`host_violations` adds up nodes)."""
-    for part in ("host_bytes", "usable_host_bytes"):
+def _off_chip_violations(stage: Stage, actual: StageMemory, where: str) -> Iterator[Violation]:
+    """Host memory and drives: stated where something is offloaded, as the cost model has it (`host_violations` adds up
+    nodes)."""
+    for part in ("host_bytes", "usable_host_bytes", "nvme_bytes", "usable_nvme_bytes"):
         says, needs = getattr(stage.memory, part), getattr(actual, part)
         if (says is None) != (needs is None) or abs((says or 0) - (needs or 0)) > max(
             _SLACK_BYTES, _RELATIVE * (needs or 0)

@@ -11,6 +11,7 @@ from planner.errors import InputError
 
 if TYPE_CHECKING:
     from planner.plan.schema import Pipeline, Plan, Stage
+    from planner.spec.model import StateTier
 
 __all__ = ["ChipMap", "ChipPlace", "Peer", "RankView", "ReductionGroup", "view_of_rank"]
 
@@ -61,7 +62,8 @@ class RankView:
     several pipelines, where that differs from layer to layer: reduction_groups then speak for routed experts too.
     reduction_groups: for every other weight of the stage's layers.
     tied_groups: for matrices that two layers share and that, in some pipeline of the island, two stages hold.
-    zero: ZeRO level of the stage.  offload_optimizer: whether its optimizer states are in host memory.
+    zero: ZeRO level of the stage.
+    offload_optimizer: where its optimizer states are: `none` (on the chips), `host` (host memory), `nvme` (drives).
     stage_replicas, stage_replica: chip groups that share each micro-batch of this pipeline at this stage, and which of
     them this is: it works on that part of the sequences of every micro-batch.
     first_sequence, num_sequences: this replica's share of each global batch.
@@ -97,7 +99,7 @@ class RankView:
     expert_group: tuple[int, ...]
     expert_reduction_group: tuple[int, ...]
     zero: int
-    offload_optimizer: bool
+    offload_optimizer: StateTier
     stage_replicas: int
     stage_replica: int
     previous: tuple[int, ...]
@@ -262,7 +264,7 @@ def _view(plan: Plan, seat: _Seat, chip_rank: int, process_of: Mapping[int, int]
         expert_group=experts,
         expert_reduction_group=same_experts,
         zero=_zero_of(plan, stage),
-        offload_optimizer=bool(stage.offload_optimizer),
+        offload_optimizer=stage.offload_optimizer or "none",
         stage_replicas=stage.num_replicas,
         stage_replica=seat.share,
         previous=_neighbour(seat, -1, process_of),

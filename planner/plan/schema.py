@@ -104,11 +104,16 @@ class StageMemory(PlanModel):
     largest working set), buffers (what neighbours send) and, with offloaded layers, staging (on the way to host memory
     and back)."""
     host_bytes: Bytes | None = None
-    """Bytes of host memory that one chip takes: its offloaded optimizer states, and the offloaded activations of all
-    micro-batches in flight. Absent: nothing is offloaded."""
+    """Bytes of host memory that one chip takes: its offloaded optimizer states (on drives: buffers for them), and the
+    offloaded activations of all micro-batches in flight. Absent: nothing is offloaded."""
     usable_host_bytes: Bytes | None = None
     """One chip's share of the host memory that training may use, for both together. Absent with `host_bytes`, and where
     the cluster file gives no `host_memory`."""
+    nvme_bytes: Bytes | None = None
+    """Bytes on the node's drives that one chip takes: optimizer states, and gradients that wait for the update. Absent:
+    nothing is there."""
+    usable_nvme_bytes: Bytes | None = None
+    """One chip's share of what training may use of the drives. Absent with `nvme_bytes`."""
 
     @property
     def is_tight(self) -> bool:
@@ -117,7 +122,7 @@ class StageMemory(PlanModel):
 
     @model_serializer(mode="wrap")
     def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(handler(self), "host_bytes", "usable_host_bytes")
+        return _without(handler(self), "host_bytes", "usable_host_bytes", "nvme_bytes", "usable_nvme_bytes")
 
 
 class StageTime(PlanModel):
@@ -170,8 +175,8 @@ class Stage(PlanModel):
     """Chips over which routed experts are spread."""
     zero: Annotated[int, Field(ge=0, le=3)] | None = None
     """ZeRO level. Absent where the model file leaves no choice: that of `training.zero`."""
-    offload_optimizer: Literal[True] | None = None
-    """Its optimizer states are in host memory. Absent: on the chips."""
+    offload_optimizer: Literal["host", "nvme"] | None = None
+    """Where its optimizer states are: in host memory, or on the node's drives. Absent: on the chips."""
     replicas: Count | None = None
     """Chip groups that share each micro-batch of one pipeline, each with its part of the sequences. Absent: one."""
     recompute: dict[str, Literal["selective", "full", "offload", "selective_offload", "full_offload"]] = Field(

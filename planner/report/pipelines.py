@@ -148,7 +148,7 @@ def _up_to(seconds: float) -> str:
 
 def _placement_table(shape: Shape) -> Table:
     """Who holds what; chips of all replicas. Degrees of context and expert parallelism are shown when one is not 1,
-    ZeRO levels where they were chosen, where optimizer states are where some are in host memory, and the share of a
+    ZeRO levels where they were chosen, where optimizer states are where some are not on the chips, and the share of a
     micro-batch that a chip group has where that is not always all.
     """
     pipeline = shape.first
@@ -166,7 +166,7 @@ def _placement_table(shape: Shape) -> Table:
         degrees += [str(stage.context_parallel)] if context else []
         degrees += [str(stage.expert_parallel)] if expert else []
         degrees += [str(stage.zero)] if zero else []
-        degrees += ["host" if stage.offload_optimizer else "chip"] if offload else []
+        degrees += [stage.offload_optimizer or "chip"] if offload else []
         degrees += [f"1/{stage.num_replicas}" if stage.num_replicas > 1 else "1"] if shares else []
         chips = f"{_chips(shape, index):,}"
         table.add_row(str(index), stage.node_group, chips, *degrees, layer_ranges(stage.layers), _recompute(stage))
@@ -222,12 +222,16 @@ def _time_cells(stage: Stage, slowest: float) -> tuple[RenderableType, ...]:
 
 
 def _host_lines(pipeline: Pipeline) -> Iterator[RenderableType]:
-    """What a chip of each stage has in host memory, and what a micro-batch waits for it."""
-    parts = []
+    """What a chip of each stage has in host memory, and what a micro-batch waits for it; what it has on drives."""
+    parts, on_drives = [], []
     for index, stage in enumerate(pipeline.stages):
         if stage.memory.host_bytes:
             waiting = stage.time.offload_forward_s + stage.time.offload_backward_s
             waits = f", waits {format_duration(waiting)}" if waiting else ""
             parts.append(f"{index}: {format_bytes(stage.memory.host_bytes)}{waits}")
+        if stage.memory.nvme_bytes:
+            on_drives.append(f"{index}: {format_bytes(stage.memory.nvme_bytes)}")
     if parts:
         yield indented(Text(f"in host memory, a chip of stage {'; '.join(parts)}"))
+    if on_drives:
+        yield indented(Text(f"on drives, a chip of stage {'; '.join(on_drives)}"))

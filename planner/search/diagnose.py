@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from planner.cost.policies import offloads
 from planner.cost.precision import zero_levels
+from planner.cost.tiers import Tier, tiers_asked
 from planner.errors import DplanError, InfeasibleError
 from planner.search.driver import Outcome, search
 from planner.search.relaxed import RelaxedProblem
@@ -137,6 +138,9 @@ def _worst_stage(cluster: Cluster, cost: CostModel, outcome: Outcome) -> str:
         if table.uses_host:
             held = leaf.host_bytes(s, split.policies[s])
             lacking.append((held - table.usable_host_bytes, s, held, table.usable_host_bytes, " of host memory"))
+        if table.nvme_bytes is not None:
+            on_drives, room = leaf.nvme_bytes(s, split.policies[s]), table.usable_nvme_bytes
+            lacking.append((on_drives - room, s, on_drives, room, " on drives"))
     missing, s, need, usable, what = max(lacking)
     first, end = split.bounds(s)
     names = cost.chain.names
@@ -179,13 +183,9 @@ def _remedies(
             continue  # no figure says what a host would hold
         found = _find(cluster, changed, options, 1.0, watch)
         yield text, True if isinstance(found, Found) else (False if found == _NONE else None)
-    if _hosts_limit(cluster, model):
-        free = tuple(
-            group.model_copy(update={"host_memory_bytes": group.host_memory_bytes and 4096 * group.host_memory_bytes})
-            for group in cluster.node_groups
-        )
-        found = _find(cluster.model_copy(update={"node_groups": free}), model, options, 1.0, watch)
-        yield "more host_memory", True if isinstance(found, Found) else (False if found == _NONE else None)
+    for text, larger in _more_off_chip(cluster, model):
+        found = _find(larger, model, options, 1.0, watch)
+        yield text, True if isinstance(found, Found) else (False if found == _NONE else None)
     for g, group in enumerate(cluster.node_groups):
         more = _nodes_needed(cluster, model, options, g, watch)
         if more is not None:
@@ -193,10 +193,25 @@ def _remedies(
             yield f"{chips} more {group.chip} ({more} node{'s' if more > 1 else ''} of {group.name})", True
 
 
-def _hosts_limit(cluster: Cluster, model: ModelSpec) -> bool:
-    """Whether layers or optimizer states may be offloaded, to host memory of a given size."""
-    given = any(group.host_memory_bytes is not None for group in cluster.node_groups)
-    return given and (model.training.offload_optimizer != "never" or any(map(offloads, model.training.recompute)))
+def _more_off_chip(cluster: Cluster, model: ModelSpec) -> Iterator[tuple[str, Cluster]]:
+    """Clusters with more of what layers or optimizer states may be offloaded to, where its size is given."""
+    groups, tiers = cluster.node_groups, tiers_asked(model.training)
+    given = any(group.host_memory_bytes is not None for group in groups)
+    if given and (tiers != (Tier.CHIP,) or any(map(offloads, model.training.recompute))):
+        free = [g.model_copy(update={"host_memory_bytes": _much(g.host_memory_bytes)}) for g in groups]
+        yield "more host_memory", cluster.model_copy(update={"node_groups": tuple(free)})
+    if Tier.NVME in tiers and any(group.nvme is not None for group in groups):
+        free = [
+            g.model_copy(
+                update={"nvme": g.nvme and g.nvme.model_copy(update={"capacity_bytes": _much(g.nvme.capacity_bytes)})}
+            )
+            for g in groups
+        ]
+        yield "more capacity of nvme", cluster.model_copy(update={"node_groups": tuple(free)})
+
+
+def _much(size: int | None) -> int | None:
+    return None if size is None else 4096 * size
 
 
 def _model_changes(model: ModelSpec) -> Iterator[tuple[str, ModelSpec]]:

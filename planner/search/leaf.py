@@ -184,9 +184,9 @@ class Leaf:
         return total + working + staging
 
     def host_bytes(self, stage: int, policies: tuple[tuple[int, ...], ...]) -> float:
-        """What one chip of a stage keeps in host memory: optimizer states and activations."""
+        """What one chip of a stage keeps in host memory: optimizer states, or buffers for them, and activations."""
         table = self.table(stage)
-        states, host, total = table.host_bytes, table.offload, 0.0
+        states, host, total = table.host_bytes, table.offload, table.host_fixed_bytes
         if states is not None:
             total += sum(sum(row) * float(states[k]) for k, row in enumerate(policies))
         if host is not None:
@@ -194,11 +194,18 @@ class Leaf:
             total += self.in_flight[stage] * sum(rows)
         return total
 
-    def fits_host(self, stage: int, policies: tuple[tuple[int, ...], ...]) -> bool:
-        """Whether what a stage offloads fits its share of the host's memory."""
-        return self.host_bytes(stage, policies) <= self.table(stage).usable_host_bytes
+    def nvme_bytes(self, stage: int, policies: tuple[tuple[int, ...], ...]) -> float:
+        """What one chip of a stage keeps on drives: optimizer states."""
+        states = self.table(stage).nvme_bytes
+        return 0.0 if states is None else sum(sum(row) * float(states[k]) for k, row in enumerate(policies))
+
+    def fits_off_chip(self, stage: int, policies: tuple[tuple[int, ...], ...]) -> bool:
+        """Whether what a stage offloads fits its share of the host's memory and of the drives."""
+        table = self.table(stage)
+        on_host = self.host_bytes(stage, policies) <= table.usable_host_bytes
+        return on_host and self.nvme_bytes(stage, policies) <= table.usable_nvme_bytes
 
     def fits(self, stage: int, policies: tuple[tuple[int, ...], ...], received: float = 0.0) -> bool:
         """Whether a stage's memory suffices. received: elements per sequence that it receives (`received`)."""
         fits = self.peak_bytes(stage, policies, received) <= self.table(stage).usable_bytes
-        return fits and self.fits_host(stage, policies)
+        return fits and self.fits_off_chip(stage, policies)

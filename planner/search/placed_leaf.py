@@ -36,7 +36,10 @@ class PlacedLeaf(Leaf):
             ways = self._traffic.stage(0, stage)
             table = self._cost.placed_table(home.group, home.mode, self.setting, ways)
             self._tables[stage] = replace(
-                table, usable_bytes=limits.usable_bytes, usable_host_bytes=limits.usable_host_bytes
+                table,
+                usable_bytes=limits.usable_bytes,
+                usable_host_bytes=limits.usable_host_bytes,
+                usable_nvme_bytes=limits.usable_nvme_bytes,
             )
         return self._tables[stage]
 

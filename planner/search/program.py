@@ -92,6 +92,7 @@ def build_program(leaf: Leaf, windows: Windows, limit_s: float, rows: Sequence[P
     fill_stages(m)
     limit_memory(m)
     limit_host_memory(m)
+    limit_drives(m)
     define_times(m)
     for row in rows:
         bound_step(m, row)
@@ -251,8 +252,8 @@ def hold_staging(m: StageProgram, s: int) -> Any:
 def limit_host_memory(m: StageProgram) -> None:
     """What each stage offloads, optimizer states and activations together, fits the chip's share of host memory.
 
-    for all stages s:    (GiB)
-        sum_{r,q} (states[s, r] + in_flight[s] * host[s, r, q]) * take[s, r, q] <= usable_host[s]
+    for all stages s:    (GiB; buffers[s] where the states are on drives)
+        sum_{r,q} (states[s, r] + in_flight[s] * host[s, r, q]) * take[s, r, q] <= usable_host[s] - buffers[s]
     """
     import pulp
 
@@ -271,9 +272,29 @@ def limit_host_memory(m: StageProgram) -> None:
             m.windows.run_bounds(s, r)[1] * max((size for (run, _), size in sizes.items() if run == r), default=0.0)
             for r in m.runs
         )
-        if most > table.usable_host_bytes:
+        usable = table.usable_host_bytes - table.host_fixed_bytes
+        if most > usable:
             held = pulp.lpSum(size / _GIB * m.take[s, r, q] for (r, q), size in sizes.items() if size)
-            m.lp += held <= table.usable_host_bytes / _GIB, f"host__s{s}"
+            m.lp += held <= usable / _GIB, f"host__s{s}"
+
+
+def limit_drives(m: StageProgram) -> None:
+    """Optimizer states that each stage keeps on drives fit the chip's share of them.
+
+    for all stages s whose states are there:    sum_{r,q} states[s, r] * take[s, r, q] <= usable_nvme[s]    (GiB)
+    """
+    import pulp
+
+    for s in m.stages:
+        table = m.leaf.table(s)
+        states = table.nvme_bytes
+        if states is None or not math.isfinite(table.usable_nvme_bytes):
+            continue
+        most = sum(m.windows.run_bounds(s, r)[1] * float(states[m.run_kind(r)]) for r in m.runs)
+        if most > table.usable_nvme_bytes:
+            taken = ((r, v) for (stage, r, _), v in m.take.items() if stage == s)
+            held = pulp.lpSum(float(states[m.run_kind(r)]) / _GIB * v for r, v in taken)
+            m.lp += held <= table.usable_nvme_bytes / _GIB, f"drives__s{s}"
 
 
 def define_times(m: StageProgram) -> None:

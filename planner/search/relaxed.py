@@ -30,7 +30,7 @@ __all__ = ["RelaxedProblem"]
 
 @dataclass(frozen=True)
 class RelaxedProblem:
-    """`base` with `memory_scale` times the usable memory of every chip and host (inf: no limit)."""
+    """`base` with `memory_scale` times the usable memory of every chip, host and drive (inf: no limit)."""
 
     base: MixedProblem
     memory_scale: float
@@ -65,7 +65,10 @@ class RelaxedProblem:
             return None
         scale = self.memory_scale
         return replace(
-            table, usable_bytes=table.usable_bytes * scale, usable_host_bytes=_scaled(table.usable_host_bytes, scale)
+            table,
+            usable_bytes=table.usable_bytes * scale,
+            usable_host_bytes=_scaled(table.usable_host_bytes, scale),
+            usable_nvme_bytes=_scaled(table.usable_nvme_bytes, scale),
         )
 
     def least_layer_s(self, group: int, mode: Mode, setting: Setting) -> Floats | None:

@@ -86,9 +86,8 @@ class StageOptions:
         self._room: Floats = table.usable_bytes - static - np.where(present, base[None, :], 0.0).max(axis=1)
         working_set = np.maximum(np.where(present, least[None, :], 0.0).max(axis=1), self._least_recompute_set(present))
         self._tight_room: Floats = table.usable_bytes - static - working_set
-        if table.host_bytes is not None:
-            beyond = counts @ table.host_bytes > table.usable_host_bytes * (1 + _ALLOWANCE)
-            self._room[beyond] = self._tight_room[beyond] = -np.inf
+        beyond = _too_much_off_chip(table, counts)
+        self._room[beyond] = self._tight_room[beyond] = -np.inf
         self._unbound_times: Floats = np.append(self._plain_time, np.inf)
         self._times: dict[int, Floats] = {}
         self._stairs: dict[tuple[int, float], Staircase] = {}
@@ -321,6 +320,19 @@ _ALLOWANCE = 1e-9
 """Relative: sums in another order."""
 _STRIDE = 4.0
 """Distance between the staircases of a table on the scaled time axis: levels lie in [-1, 1.5]."""
+
+
+def _too_much_off_chip(table: LayerTable, counts: Floats) -> NDArray[np.bool_]:
+    """(U,) pieces whose optimizer states are more than the host or the drives hold; activations are not counted."""
+    import numpy as np
+
+    beyond = np.full(len(counts), table.host_fixed_bytes > table.usable_host_bytes * (1 + _ALLOWANCE))
+    if table.host_bytes is not None:
+        on_host = counts @ table.host_bytes + table.host_fixed_bytes
+        beyond |= on_host > table.usable_host_bytes * (1 + _ALLOWANCE)
+    if table.nvme_bytes is not None:
+        beyond |= counts @ table.nvme_bytes > table.usable_nvme_bytes * (1 + _ALLOWANCE)
+    return beyond
 
 
 def _staircase(time: Floats, work: Floats) -> Staircase:

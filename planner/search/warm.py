@@ -9,6 +9,7 @@ from itertools import accumulate, groupby
 from typing import TYPE_CHECKING
 
 from planner.cost.tables import Setting
+from planner.cost.tiers import Tier
 from planner.errors import Notice
 from planner.plan.layout import mode_of
 from planner.search.candidates import Root, make_roots
@@ -184,7 +185,7 @@ def _pipelines(older: Plan, cost: CostModel) -> tuple[Pipeline, ...]:
             if mode_of(cost, stage) not in group.modes:
                 said = "no ZeRO level of its own" if stage.zero is None else f"ZeRO level {stage.zero}"
                 levels = ", ".join(str(level) for level in cost.zero_levels)
-                if stage.replicas not in group.stage_replicas or bool(stage.offload_optimizer) not in group.offloads:
+                if stage.replicas not in group.stage_replicas or Tier.of(stage.offload_optimizer) not in group.offloads:
                     raise _UnfitError(
                         f"a stage on {group.name} is replicated or offloaded as these inputs do not allow"
                     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from planner.spec.cluster import DEFAULT_HOST_STAGING_BYTES_PER_S, Cluster, LinkPath, NodeGroup
 from planner.spec.cluster_reader import load_cluster, parse_cluster
 from planner.spec.constraints import Constraints
+from planner.spec.drives import Drives
 from planner.spec.explicit_graph import ExplicitGraph, GraphEdge, GraphNode, LayerTimes
 from planner.spec.links import Link, Sites
 from planner.spec.model import ModelSpec, Training
@@ -22,6 +23,7 @@ __all__ = [
     "Chip",
     "Cluster",
     "Constraints",
+    "Drives",
     "Efficiency",
     "ExplicitGraph",
     "GraphEdge",

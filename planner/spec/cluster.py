@@ -9,6 +9,7 @@ from pydantic import Field, SerializerFunctionWrapHandler, model_serializer, mod
 
 from planner.errors import Notice
 from planner.spec.base import Bandwidth, Count, Latency, MemoryBytes, Name, SpecModel
+from planner.spec.drives import Drives
 from planner.spec.links import Link, LinkFigures, Sites, Transport
 from planner.spec.nic_affinity import NicAffinity
 from planner.spec.profile import Chip, Interconnect
@@ -61,6 +62,9 @@ class NodeGroup(SpecModel):
     host_memory_bandwidth_bytes_per_s: Bandwidth | None = None
     """What one node's host reads and writes of its memory in a second. None: not known."""
 
+    nvme: Drives | None = None
+    """The drives of one node, all together. None: there are none to use."""
+
     price_per_chip_hour: Annotated[float, Field(ge=0)] = 0.0
     """Price in the cluster's currency; 0 where none is given."""
 
@@ -86,7 +90,8 @@ class NodeGroup(SpecModel):
 
     @model_serializer(mode="wrap")
     def _without_what_is_absent(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(handler(self), "nic_affinity", "host_memory_bytes", "host_memory_bandwidth_bytes_per_s")
+        absent = "nic_affinity", "host_memory_bytes", "host_memory_bandwidth_bytes_per_s", "nvme"
+        return _without(handler(self), *absent)
 
 
 class LinkPath(SpecModel):

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field, WithJsonSchema
 
 from planner.spec.base import Bandwidth, MemoryBytes, Name, Price, SpecModel, Text, Title, filled, refusal, whole_number
+from planner.spec.drives import Drives
 from planner.spec.kinds import QuantityError
 from planner.spec.links import Link, Sites
 from planner.spec.nic_affinity import NicAffinityEntry
@@ -96,6 +97,10 @@ class NodeGroupEntry(SpecModel):
     )
     """What one node's host reads and writes of its memory in a second, all sockets together, as a stream benchmark
     reaches it: for `training.offload_optimizer`."""
+
+    nvme: Drives | None = Field(default=None, examples=["{capacity: 7 TiB, read: 12 GB/s, write: 6 GB/s}"])
+    """The drives of one node that training may use, all together; each chip has an equal share of their capacity and
+    rates. For optimizer states that are offloaded further than host memory. Absent: none are."""
 
 
 class ClusterFile(SpecModel):

@@ -85,6 +85,7 @@ class _Reader:
             reserve_bytes=reserve,
             host_memory_bytes=entry.host_memory_bytes,
             host_memory_bandwidth_bytes_per_s=entry.host_memory_bandwidth_bytes_per_s,
+            nvme=entry.nvme,
         )
 
     def _link(

@@ -35,12 +35,15 @@ __all__ = [
     "Optimizer",
     "RecomputePolicy",
     "Schedule",
+    "StateTier",
     "Training",
 ]
 
 Optimizer = Literal["adamw", "sgd", "adafactor", "muon"]
 RecomputePolicy = Literal["none", "selective", "full", "offload", "selective_offload", "full_offload"]
 Schedule = Literal["gpipe", "1f1b", "eager_1f1b"]
+StateTier = Literal["none", "host", "nvme"]
+"""Where optimizer states are: on the chips, in the host's memory, on the node's drives."""
 
 KNOWN_SCHEDULES = ("gpipe", "1f1b", "eager_1f1b")
 LATER_SCHEDULES = ("interleaved_1f1b", "zb_h1", "zb_v", "dualpipe_v")
@@ -62,6 +65,31 @@ _ZeroLevel = Annotated[
 ]
 
 
+_OFFLOAD_WORDS = ("never", "allowed", "always")
+_TIERS: tuple[StateTier, ...] = ("none", "host", "nvme")
+
+
+def _read_offload_word(value: Any) -> Any:
+    if value in _TIERS:
+        why = "where optimizer states may be is a list"
+        fix = f"write [{value}], or [none, {value}] to let node groups choose" if value != "none" else "write never"
+        raise refusal(QuantityError(f"'{value}' is one tier alone", why, fix))
+    if value not in _OFFLOAD_WORDS:
+        fix = "write never, allowed, always, or a list of none, host, nvme"
+        raise refusal(QuantityError(f"'{str(value)[:40]}' does not say where optimizer states may be", "", fix))
+    return value
+
+
+def _read_tiers(tiers: tuple[StateTier, ...]) -> str | tuple[StateTier, ...]:
+    """Nearest first; a list that one of the words says is that word."""
+    ordered = tuple(tier for tier in _TIERS if tier in tiers)
+    words = {("none",): "never", _TIERS: "allowed", _TIERS[1:]: "always"}
+    return words.get(ordered, ordered)
+
+
+_StateTiers = Annotated[tuple[StateTier, ...], filled("tier", 3), AfterValidator(distinct), AfterValidator(_read_tiers)]
+
+
 def _one_or_some(value: Any) -> str:
     return "~some" if isinstance(value, (list, tuple)) else "~one"
 
@@ -76,6 +104,11 @@ _ZeroLevels = Annotated[
 ]
 _Zero = Annotated[
     Annotated[_ZeroLevel, Tag("~one")] | Annotated[_ZeroLevels, Tag("~some")], Discriminator(_one_or_some)
+]
+_OffloadOptimizer = Annotated[
+    Annotated[Literal["never", "allowed", "always"], BeforeValidator(_read_offload_word), Tag("~one")]
+    | Annotated[_StateTiers, Tag("~some")],
+    Discriminator(_one_or_some),
 ]
 _Sequence = Annotated[
     int, whole_number("the sequence length", 1, 100_000_000), WithJsonSchema({"type": "integer", "minimum": 1})
@@ -147,9 +180,11 @@ class Training(SpecModel):
     """ZeRO level over the data parallel chips: 0 nothing, 1 optimizer states, 2 also gradients, 3 also weights. A list:
     levels to choose from, for each node group; pipelines are of one shape then, as with 2 and 3."""
 
-    offload_optimizer: Literal["never", "allowed", "always"] = "never"
-    """Whether optimizer states live in host memory and are updated there: `allowed` lets each node group choose. Needs
-    `host_memory` and `host_memory_bandwidth` of the node group."""
+    offload_optimizer: _OffloadOptimizer = Field(default="never", examples=["[none, nvme]"])
+    """Whether optimizer states leave the chips and are updated by the host: `allowed` lets each node group choose,
+    `always` lets none keep them. They go to host memory (needs `host_memory` and `host_memory_bandwidth` of the node
+    group) or to drives (needs `nvme` beside). A list says which tiers there are to choose from: `none`, `host`,
+    `nvme`."""
 
     recompute: _Policies = ("none", "selective", "full")
     """Recompute policies that each layer may choose from. `offload`, `selective_offload` and `full_offload` send what

@@ -20,6 +20,7 @@ node_groups:                         # identical nodes of one chip; ranks are nu
     # nic_affinity: {nics: 4}        # chips 0 and 1 of a node near NIC 0, chips 2 and 3 near NIC 1, ...
     # reserve: 4 GiB                 # memory of each chip that stays free; 6 % unless you say otherwise
     # host_memory: 1.5 TiB           # of a node, with host_memory_bandwidth: for `offload_optimizer`
+    # nvme: {capacity: 7 TiB, read: 12 GB/s, write: 6 GB/s}   # its drives together, for the same
 
 links:                               # between two node groups; a pair without one has the slower of the two NICs
   - {between: [h100, a100], bandwidth: 100 Gbps, latency: 10 us}   # transport: rdma in a vendor, host between two
@@ -59,7 +60,7 @@ training:
   # precision: bf16                  # bf16, fp16, fp32, fp8
   # optimizer: adamw                 # adamw, sgd, adafactor, muon; states in fp32
   # zero: 1                          # 0, 1, 2, 3; or a list, to choose from for each node group
-  # offload_optimizer: never         # never, allowed, always: optimizer states in host memory
+  # offload_optimizer: never         # never, allowed, always: states in host memory, on drives; or [none, nvme]
   # stage_replicas: [1]              # chip groups that share each micro-batch of a stage, such as [1, 2, 4]
   # recompute: [none, selective, full]   # more: offload, selective_offload, full_offload
   # schedules: [1f1b]                # gpipe, 1f1b, eager_1f1b

@@ -64,6 +64,7 @@ class NodeGroup:
     nic_affinity: None = None
     host_memory_bytes: int | None = None
     host_memory_bandwidth_bytes_per_s: float | None = None
+    nvme: Any = None
 
     @property
     def reached_nic(self) -> Interconnect | None:

@@ -9,12 +9,13 @@ import pytest
 
 from planner.cost.model import CostModel
 from planner.cost.tables import Mode, Setting
+from planner.cost.tiers import Tier
 from planner.errors import InputError
 from tests.cost.stand_ins import GB, GIB, Chip, NodeGroup, cluster_of, cost_model, graph_of, matmul_layer
 
 HOST = NodeGroup("a", host_memory_bytes=1024 * GIB, host_memory_bandwidth_bytes_per_s=800.0 * GB)
 COPIES = Chip(host_staging_bytes_per_s=20.0 * GB)
-ON_CHIP, ON_HOST = Mode(1), Mode(1, offload=True)
+ON_CHIP, ON_HOST = Mode(1), Mode(1, offload=Tier.HOST)
 
 
 def model_of(group: NodeGroup = HOST, chip: Chip = COPIES, graph: Any = None, **training: Any) -> CostModel:
@@ -89,9 +90,9 @@ def test_frozen_weights_have_nothing_to_offload():
 
 
 def test_never_is_the_default_and_leaves_one_mode():
-    assert cost_model().groups[0].offloads == (False,)
+    assert cost_model().groups[0].offloads == (Tier.CHIP,)
     assert model_of().groups[0].modes[:2] == (ON_CHIP, ON_HOST)
-    assert {mode.offload for mode in model_of(offload_optimizer="always").groups[0].modes} == {True}
+    assert {mode.offload for mode in model_of(offload_optimizer="always").groups[0].modes} == {Tier.HOST}
 
 
 REASONS = [
@@ -107,7 +108,7 @@ def test_a_group_that_cannot_offload_keeps_its_states_or_is_refused(
     group: NodeGroup, chip: Chip, training: dict[str, Any], reason: str
 ) -> None:
     model = model_of(group, chip, **training)
-    assert model.groups[0].offloads == (False,)
+    assert model.groups[0].offloads == (Tier.CHIP,)
     kept = "node group 'a' keeps its optimizer states on the chips: "
     assert any(notice.message.startswith(kept + reason) for notice in model.excluded)
     with pytest.raises(InputError, match="cannot be offloaded on node group 'a'") as caught:

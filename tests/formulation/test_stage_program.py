@@ -55,6 +55,11 @@ working__s1__r2__q0: - 1.5 used__s1__r2__q0 + working__s1 >= 0.5
 host__s0: 2 take__s0__r0__q0 + 4 take__s0__r0__q2 + 3 take__s0__r1__q0 + 3 take__s0__r1__q1 + 9 take__s0__r1__q2 <= 10
 host__s1: 3 take__s1__r1__q0 + 3 take__s1__r1__q1 + 6 take__s1__r1__q2 + 4 take__s1__r2__q0 + 5 take__s1__r2__q2 <= 10
 """,
+    # 10 GiB of drives, states of 2, 3 and 4
+    "limit_drives": """
+drives__s0: 2 take__s0__r0__q0 + 3 take__s0__r1__q0 + 3 take__s0__r1__q1 <= 10
+drives__s1: 3 take__s1__r1__q0 + 3 take__s1__r1__q1 + 4 take__s1__r2__q0 <= 10
+""",
     # both ways at once: 6 GiB of buffers for a layer, 2 for embedding and head
     "hold_staging": """
 staging__s0__r0__q2: staging__s0 - 2 used__s0__r0__q2 >= 0
@@ -76,6 +81,7 @@ FAMILIES = {
     "fill_stages": ("fill",),
     "limit_memory": ("memory",),
     "limit_host_memory": ("host",),
+    "limit_drives": ("drives",),
     "hold_working_set": ("use", "working"),
     "bound_step": ("step",),
     "hold_staging": ("staging",),
@@ -86,15 +92,17 @@ ON_HOST = ("limit_host_memory", "hold_staging")
 """Families of leaves whose layers may be offloaded."""
 
 
-def tiny_program(usable_host_gib: float = 10.0, offloads: bool = False) -> StageProgram:
-    leaf = tiny_leaf(usable_host_gib=usable_host_gib, offloads=offloads)
+def tiny_program(
+    usable_host_gib: float = 10.0, offloads: bool = False, usable_drive_gib: float | None = None
+) -> StageProgram:
+    leaf = tiny_leaf(usable_host_gib=usable_host_gib, offloads=offloads, usable_drive_gib=usable_drive_gib)
     rows = window_rows(leaf.micro_batches, leaf.in_flight, 0, 0)[:1]
     return build_program(leaf, Windows.whole(leaf), 1000.0, rows)
 
 
 @pytest.mark.parametrize("family", GOLDENS)
 def test_constraint_family_reads_as_its_golden(family: str) -> None:
-    m = tiny_program(offloads=family in ON_HOST)
+    m = tiny_program(offloads=family in ON_HOST, usable_drive_gib=10.0 if family == "limit_drives" else None)
     assert family_as_text(m.lp, *FAMILIES[family]) == GOLDENS[family].strip()
 
 
@@ -131,6 +139,16 @@ def test_states_alone_take_host_memory() -> None:
         [
             "host__s0: 2 take__s0__r0__q0 + 3 take__s0__r1__q0 + 3 take__s0__r1__q1 <= 10",
             "host__s1: 3 take__s1__r1__q0 + 3 take__s1__r1__q1 + 4 take__s1__r2__q0 <= 10",
+        ]
+    )
+
+
+def test_buffers_for_states_on_drives_leave_the_rest_of_host_memory_to_activations() -> None:
+    # 8 of 10 GiB are buffers; an offloaded layer has 3 GiB for each micro-batch in flight, embedding and head 1
+    assert family_as_text(tiny_program(offloads=True, usable_drive_gib=100.0).lp, "host", "drives") == "\n".join(
+        [
+            "host__s0: 2 take__s0__r0__q2 + 6 take__s0__r1__q2 <= 2",
+            "host__s1: 3 take__s1__r1__q2 + take__s1__r2__q2 <= 2",
         ]
     )
 

@@ -29,6 +29,7 @@ class TinyProblem:
     usable_gib: float = 20.0
     usable_host_gib: float = math.inf
     offloads: bool = False
+    usable_drive_gib: float | None = None
     chain: Chain = CHAIN
     groups: tuple[ChipGroup, ...] = (ChipGroup("a", "chip-a", 1, 2, (1,)),)
     policies: tuple[str, ...] = ("none", "full")
@@ -37,7 +38,7 @@ class TinyProblem:
     schedules: tuple[str, ...] = ("1f1b",)
 
     def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable:
-        table = self.on_the_chip()
+        table = self.on_the_chip() if self.usable_drive_gib is None else self.on_drives(self.usable_drive_gib)
         return table if not self.offloads else self.offloaded(table)
 
     def offloaded(self, table: LayerTable) -> LayerTable:
@@ -52,6 +53,16 @@ class TinyProblem:
             saved_bytes=np.vstack([table.saved_bytes, [[0.0, 0.0, 0.0]]]),
             transient_bytes=np.vstack([table.transient_bytes, [[1.0 * GIB, 1.5 * GIB, 3.0 * GIB]]]),
             offload=Offload(wait, host, 2 * host),
+        )
+
+    def on_drives(self, usable_gib: float) -> LayerTable:
+        """The states on drives, and 8 GiB of buffers in host memory."""
+        return replace(
+            self.on_the_chip(),
+            host_bytes=None,
+            host_fixed_bytes=8.0 * GIB,
+            nvme_bytes=np.array([2.0, 3.0, 4.0]) * GIB,
+            usable_nvme_bytes=usable_gib * GIB,
         )
 
     def on_the_chip(self) -> LayerTable:
@@ -79,8 +90,12 @@ class TinyProblem:
 
 
 def tiny_leaf(
-    limits: Limits | None = None, usable_gib: float = 20.0, usable_host_gib: float = math.inf, offloads: bool = False
+    limits: Limits | None = None,
+    usable_gib: float = 20.0,
+    usable_host_gib: float = math.inf,
+    offloads: bool = False,
+    usable_drive_gib: float | None = None,
 ) -> Leaf:
-    problem = TinyProblem(usable_gib, usable_host_gib, offloads)
+    problem = TinyProblem(usable_gib, usable_host_gib, offloads, usable_drive_gib)
     root = Root(problem, Intervals(problem.chain), problem.settings[0], "1f1b", limits or Limits())
     return Leaf(root, ((0, Mode(1), 2),))

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from planner.cost.tables import Mode, Setting
+from planner.cost.tiers import Tier
 from planner.errors import InfeasibleError, InputError
 from planner.plan import check_plan, parse_plan
 from planner.plan.file import dump_plan
@@ -82,7 +83,7 @@ ALLOWED = MODEL.replace("tokens: 1 B tokens", "tokens: 1 B tokens, offload_optim
 def offloaded(host: str = "64 GiB") -> Plan:
     """Stage 0, on `fast`, has its states in host memory."""
     stages = choice().stages
-    first = replace(stages[0], mode=Mode(2, offload=True))
+    first = replace(stages[0], mode=Mode(2, offload=Tier.HOST))
     chosen = replace(choice(), stages=(first, *stages[1:]))
     return small_plan(ALLOWED, chosen, cluster_text=HOSTS.replace("HOST", host))
 
@@ -91,7 +92,7 @@ def test_offloaded_states_are_on_the_host_and_nowhere_else() -> None:
     plan, plain = offloaded(), small_plan()
     assert found(plan) == [] and found(parse_plan(dump_plan(plan), "plan.json")) == []
     (first, *rest), (same, *others) = plan.pipelines[0].stages, plain.pipelines[0].stages
-    assert (first.offload_optimizer, first.memory.parts["optimizer"]) == (True, 0)
+    assert (first.offload_optimizer, first.memory.parts["optimizer"]) == ("host", 0)
     # 12 bytes a parameter over two replicas leave the chip; with the gradient that arrives 16 are on the host
     assert first.memory.host_bytes == pytest.approx(same.memory.parts["optimizer"] * 16 / 12, abs=1)
     assert first.memory.usable_host_bytes == 16 * 2**30
@@ -101,13 +102,13 @@ def test_offloaded_states_are_on_the_host_and_nowhere_else() -> None:
 
 
 def test_a_group_that_says_nothing_of_its_host_cannot_offload() -> None:
-    texts = found(edited(offloaded(), stage_1={"offload_optimizer": True}))
+    texts = found(edited(offloaded(), stage_1={"offload_optimizer": "host"}))
     assert any("the optimizer states of 'slow' have to be on the chips" in text for text in texts)
 
 
 def test_what_is_offloaded_without_leave_or_priced_otherwise_is_found() -> None:
-    never = edited(small_plan(cluster_text=HOSTS.replace("HOST", "64 GiB")), stage_0={"offload_optimizer": True})
-    assert any("stages[0].offload_optimizer: is True; the model file allows False" in text for text in found(never))
+    never = edited(small_plan(cluster_text=HOSTS.replace("HOST", "64 GiB")), stage_0={"offload_optimizer": "host"})
+    assert any("stages[0].offload_optimizer: is host; the model file allows none" in text for text in found(never))
     back = found(edited(offloaded(), stage_0={"offload_optimizer": None}))
     assert any("stages[0].memory.host_bytes" in text for text in back)
     assert any("stages[0].time.optimizer_s" in text for text in back)
@@ -123,7 +124,7 @@ def test_host_memory_has_a_limit_and_numbers_that_are_checked() -> None:
 
 def test_a_process_knows_whether_its_states_are_on_the_host() -> None:
     plan = offloaded()
-    assert [plan.for_rank(rank).offload_optimizer for rank in (0, 4, 8)] == [True, False, False]
+    assert [plan.for_rank(rank).offload_optimizer for rank in (0, 4, 8)] == ["host", "none", "none"]
 
 
 def test_where_host_memory_is_what_is_missing_solve_says_so_and_what_helps() -> None:
@@ -201,7 +202,7 @@ def test_with_more_modes_to_choose_from_solve_finds_no_worse_plan() -> None:
     assert found(wide) == []
     space = wide.certificate.plan_space
     assert space["zero"] == [1, 3]
-    assert space["offload_optimizer"] == {"fast": "either", "slow": "never"}
+    assert space["offload_optimizer"] == {"fast": ["none", "host"], "slow": ["none"]}
     assert space["stage_replicas"] == {"fast": [1, 2], "slow": [1, 2]}
     assert not {"zero", "offload_optimizer", "stage_replicas"} & set(plain.certificate.plan_space)
 

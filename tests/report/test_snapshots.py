@@ -20,6 +20,7 @@ from tests.plan.handmade import document
 from tests.plan.mixed import SITES, entry, mixed_plan, three, two
 from tests.plan.small import CLUSTER, MODEL, choice, small_plan
 from tests.plan.test_branching import plan_of
+from tests.plan.test_drives import on_drives
 from tests.plan.test_offload import offloading_plan
 
 SNAPSHOTS = Path(__file__).parent / "snapshots"
@@ -74,6 +75,13 @@ def test_a_plan() -> None:
 
 def test_a_plan_with_offloaded_layers() -> None:
     compare("plan_offload", drawn(plan_report(offloading_plan())))
+
+
+def test_a_plan_whose_states_are_on_drives() -> None:
+    text = drawn(plan_report(on_drives()))
+    assert "  0  fast            4   2  nvme    embedding, layers.0-2  1/3 full" in text
+    assert "  1  slow            4   2  chip    layers.3-4             none" in text
+    assert "  in host memory, a chip of stage 0: 20.0 MiB\n  on drives, a chip of stage 0: 32.0 MiB\n" in text
 
 
 def test_a_crowded_plan() -> None:

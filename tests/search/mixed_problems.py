@@ -18,6 +18,7 @@ import numpy as np
 from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
 from planner.cost.tables import Chain, ChipGroup, Holder, LayerTable, Mode, Offload, Reduction, Setting, TransferTable
+from planner.cost.tiers import Tier
 
 GIB = 2.0**30
 
@@ -35,7 +36,7 @@ class MixedTables:
     schedules: tuple[str, ...]
     tight: bool
     may_mix: bool = True
-    """Groups with `offloads` have, in host memory, states that take less on the chip and longer to update."""
+    """Groups with `offloads` have states off the chip that take less of it and longer to update."""
 
     def __post_init__(self) -> None:
         self.cache: dict[object, object] = {}
@@ -61,7 +62,8 @@ class MixedTables:
         key = (group, mode, setting)
         if key not in self.cache:
             table = self._table(group, mode.tensor, setting)
-            self.cache[key] = self._offloaded(table, group) if table is not None and mode.offload else table
+            offloaded = table is not None and mode.offload
+            self.cache[key] = self._offloaded(table, group, mode.offload) if table and offloaded else table
         return self.cache[key]  # type: ignore[return-value]
 
     def _table(self, group: int, tensor: int, setting: Setting) -> LayerTable | None:
@@ -103,7 +105,21 @@ class MixedTables:
             usable_host_bytes=on_host,
         )
 
-    def _offloaded(self, table: LayerTable, group: int) -> LayerTable:
+    def _offloaded(self, table: LayerTable, group: int, tier: Tier) -> LayerTable:
+        table = self._on_host(table, group)
+        if tier is Tier.HOST:
+            return table
+        r = self.draw("drives", group)
+        return replace(
+            table,
+            optimizer_s=table.optimizer_s + table.forward_s * r.choice([0.0, 0.1, 1.0]),
+            host_bytes=None,
+            host_fixed_bytes=r.choice([0.1, 1.0]) * GIB,
+            nvme_bytes=table.host_bytes,
+            usable_nvme_bytes=r.choice([0.5, 10.0]) * self.chain.num_layers * GIB,
+        )
+
+    def _on_host(self, table: LayerTable, group: int) -> LayerTable:
         r = self.draw("host", group)
         return replace(
             table,
@@ -144,7 +160,7 @@ def with_offload(problem: MixedTables) -> MixedTables:
     return replace(problem, policies=("none", "offload"))
 
 
-def random_mixed_problem(seed: int, offloads: tuple[bool, ...] = (False,)) -> MixedTables:
+def random_mixed_problem(seed: int, offloads: tuple[Tier, ...] = (Tier.CHIP,)) -> MixedTables:
     """At most 6 chips in two or three groups, at most 6 layers; memory tight in every second one."""
     r = random.Random(seed)
     num_kinds = r.choice([1, 2])
@@ -215,6 +231,7 @@ def recompute(problem, setting, stages, ends, held):  # type: ignore[no-untyped-
         counts = Counter(problem.chain.kinds[first:end])
         best = None
         states = 0.0 if table.host_bytes is None else sum(n * table.host_bytes[i] for i, n in counts.items())
+        on_drives = 0.0 if table.nvme_bytes is None else sum(n * table.nvme_bytes[i] for i, n in counts.items())
         options = [
             [
                 (n - x, x) if len(problem.policies) == 2 else (n,)
@@ -224,7 +241,7 @@ def recompute(problem, setting, stages, ends, held):  # type: ignore[no-untyped-
         ]
         for choice in product(*options):
             size = table.fixed_bytes + sum(n * table.static_bytes[i] for i, n in counts.items())
-            cost, work, staging, on_host = 0.0, 0.0, 0.0, states
+            cost, work, staging, on_host = 0.0, 0.0, 0.0, states + table.host_fixed_bytes
             for i, row in enumerate(choice):
                 for q, n in enumerate(row):
                     size += n * k * table.saved_bytes[q, i]
@@ -233,7 +250,7 @@ def recompute(problem, setting, stages, ends, held):  # type: ignore[no-untyped-
                     if table.offload is not None and n:
                         staging = max(staging, table.offload.staging_bytes[q, i])
                         on_host += n * k * table.offload.host_bytes[q, i]
-            if on_host > table.usable_host_bytes:
+            if on_host > table.usable_host_bytes or on_drives > table.usable_nvme_bytes:
                 continue
             if size + work + staging <= table.usable_bytes and (best is None or cost < best[0]):
                 best = (cost, choice)

@@ -13,6 +13,7 @@ from planner.cost.placement import crosses_node
 from planner.cost.recurrence import ChainTimes, step_time
 from planner.cost.schedule import in_flight_counts
 from planner.cost.tables import Chain, ChipGroup, LayerTable, Mode, Offload, Setting, TransferTable
+from planner.cost.tiers import Tier
 from planner.spec.model import ModelSpec
 
 
@@ -49,7 +50,7 @@ def random_problem(
     max_layers: int = 7,
     zero_levels: tuple[int | None, ...] = (None,),
     equal_modes: float = 0.0,
-    offloads: tuple[bool, ...] = (False,),
+    offloads: tuple[Tier, ...] = (Tier.CHIP,),
     stage_replicas: tuple[int, ...] = (1,),
 ) -> TableProblem:
     """At most 4 chips in at most 3 groups, at most `max_layers` layers, two or three recompute policies; memory tight
@@ -57,7 +58,8 @@ def random_problem(
 
     zero_levels: with several, a group has tables of its own for each, but in a share `equal_modes` of cases.
     stage_replicas: stages of r replicas have tables and transfers of their own, where r divides the micro-batch.
-    offloads: with states in host memory layers take less on the chip, updates longer, and the host holds a few.
+    offloads: with states in host memory layers take less on the chip, updates longer, and the host holds a few; on
+    drives updates take longer still, drives hold more or less, and host memory buffers.
     """
     r = random.Random(seed)
     num_kinds = r.choice([1, 2, 2, 3])
@@ -98,9 +100,7 @@ def random_problem(
                         len(kinds),
                         tight,
                     )
-                    problem.tables[g, mode, key] = (
-                        _offloaded(table, len(kinds), r_of(seed, g, mode)) if mode.offload else table
-                    )
+                    problem.tables[g, mode, key] = _off_chip(table, mode, len(kinds), seed, g)
     for g, h in product(range(len(groups)), repeat=2):
         for t, u in product(groups[g].tensor_degrees, groups[h].tensor_degrees):
             for same in (False, True):
@@ -128,6 +128,24 @@ def _offloaded(table: LayerTable, layers: int, r: random.Random) -> LayerTable:
         optimizer_s=table.optimizer_s + table.forward_s * r.choice([0.1, 0.5, 2.0]),
         host_bytes=held,
         usable_host_bytes=r.choice([0.3, 0.6, 1.0, 10.0]) * layers * 2**30,
+    )
+
+
+def _off_chip(table: LayerTable, mode: Mode, layers: int, seed: int, group: int) -> LayerTable:
+    """The table with optimizer states where the mode has them."""
+    if not mode.offload:
+        return table
+    table = _offloaded(table, layers, r_of(seed, group, mode))
+    if mode.offload is not Tier.NVME:
+        return table
+    r = r_of("drives", seed, group)
+    return replace(
+        table,
+        optimizer_s=table.optimizer_s + table.forward_s * r.choice([0.0, 0.1, 1.0]),
+        host_bytes=None,
+        host_fixed_bytes=r.choice([0.1, 0.5, 2.0]) * 2**30,
+        nvme_bytes=table.host_bytes,
+        usable_nvme_bytes=r.choice([0.4, 0.7, 10.0]) * layers * 2**30,
     )
 
 
@@ -161,9 +179,9 @@ def _random_table(r: random.Random, kinds: int, policies: int, layers: int, tigh
     )
 
 
-def random_offload_problem(seed: int, max_layers: int = 5, offloads: tuple[bool, ...] = (False,)) -> TableProblem:
+def random_offload_problem(seed: int, max_layers: int = 5, offloads: tuple[Tier, ...] = (Tier.CHIP,)) -> TableProblem:
     """A random problem whose layers may also be offloaded, over host links slow and fast, to much or little memory;
-    offloads: whether optimizer states are in the same memory.
+    offloads: where optimizer states may be beside.
     """
     problem = random_problem(seed, max_layers, offloads=offloads)
     r = random.Random(f"offload {seed}")
@@ -270,7 +288,7 @@ def _stage_choices(problem, table, k_s, a, b):  # type: ignore[no-untyped-def]
     num_policies = table.recompute_s.shape[0]
     found = []
     for picks in product(*(_compositions(n, num_policies) for n in per_kind)):
-        memory, working, staging, on_host = table.fixed_bytes, 0.0, 0.0, 0.0
+        memory, working, staging, on_host = table.fixed_bytes, 0.0, 0.0, table.host_fixed_bytes
         backward = forward = 0.0
         for kind, counts in enumerate(picks):
             memory += per_kind[kind] * table.static_bytes[kind]
@@ -287,7 +305,10 @@ def _stage_choices(problem, table, k_s, a, b):  # type: ignore[no-untyped-def]
                         on_host += n * k_s * table.offload.host_bytes[q, kind]
         if table.host_bytes is not None:
             on_host += sum(n * table.host_bytes[kind] for kind, n in enumerate(per_kind))
-        if memory + working + staging <= table.usable_bytes and on_host <= table.usable_host_bytes:
+        states = [0.0] * len(per_kind) if table.nvme_bytes is None else table.nvme_bytes
+        on_drives = sum(n * states[kind] for kind, n in enumerate(per_kind))
+        off_chip = on_host <= table.usable_host_bytes and on_drives <= table.usable_nvme_bytes
+        if memory + working + staging <= table.usable_bytes and off_chip:
             found.append((forward, backward))
     update = sum(n * (table.reduction_s[kind] + table.optimizer_s[kind]) for kind, n in enumerate(per_kind))
     return [(f, b, update + table.fixed_update_s) for f, b in _undominated(found)]

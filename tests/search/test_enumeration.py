@@ -8,6 +8,7 @@ from functools import cache
 
 import pytest
 
+from planner.cost.tiers import Tier
 from planner.search.driver import SearchSettings, search
 from tests.search.small_problems import TableProblem, best_by_enumeration, random_offload_problem, random_problem
 
@@ -57,15 +58,21 @@ def test_search_equals_exhaustive_enumeration_where_layers_may_be_offloaded(firs
 @pytest.mark.parametrize("first_seed", [0, 25, *(pytest.param(s, marks=SLOW) for s in range(50, 300, 25))])
 def test_search_equals_exhaustive_enumeration_where_states_and_layers_share_host_memory(first_seed: int) -> None:
     for seed in range(first_seed, first_seed + 25):
-        compare(seed, "highs", random_offload_problem(seed, 4, offloads=(False, True)))
+        compare(seed, "highs", random_offload_problem(seed, 4, offloads=(Tier.CHIP, Tier.HOST)))
+
+
+@pytest.mark.parametrize("first_seed", [0, *(pytest.param(s, marks=SLOW) for s in range(25, 300, 25))])
+def test_search_equals_exhaustive_enumeration_where_states_are_on_drives_and_layers_on_hosts(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 25):
+        compare(seed, "highs", random_offload_problem(seed, 4, offloads=(Tier.CHIP, Tier.NVME)))
 
 
 def test_sharing_host_memory_decides_some_of_these_instances() -> None:
     # as if states and activations had a host memory each: some of those plans are faster
     lost = 0
     for seed in range(0, 50, 2):
-        problem = random_offload_problem(seed, 4, offloads=(True,))
-        apart = random_offload_problem(seed, 4, offloads=(True,))
+        problem = random_offload_problem(seed, 4, offloads=(Tier.HOST,))
+        apart = random_offload_problem(seed, 4, offloads=(Tier.HOST,))
         for key, table in apart.tables.items():
             assert table.offload is not None and table.host_bytes is not None
             apart.tables[key] = replace(table, host_bytes=0.0 * table.host_bytes)

@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 
+from planner.cost.tiers import Tier
 from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchSettings, search
 from planner.search.mixed import driver
@@ -59,14 +60,15 @@ def test_the_best_mix_is_that_of_exhaustive_enumeration_on_more_pools(seed: int)
     check_equals_enumeration(seed)
 
 
-def test_the_best_mix_whose_groups_may_offload_is_that_of_exhaustive_enumeration() -> None:
+@pytest.mark.parametrize("tiers", [(Tier.CHIP, Tier.HOST), (Tier.CHIP, Tier.NVME)])
+def test_the_best_mix_whose_groups_may_offload_is_that_of_exhaustive_enumeration(tiers: tuple[Tier, ...]) -> None:
     chosen = set()
     for seed in (12, 13, 15, 18, 32, 42, 55, 57, 58, 59):
-        problem = random_mixed_problem(seed, offloads=(False, True))
+        problem = random_mixed_problem(seed, offloads=tiers)
         outcome, best = mixes_of(problem), best_mix_by_enumeration(problem)
         assert close(outcome.step_time, best) and outcome.exhausted and close(outcome.bound, best)
         chosen |= {kind.mode.offload for entry in outcome.entries for kind in entry.shape.stages}
-    assert chosen == {False, True}
+    assert chosen == set(tiers)
 
 
 @pytest.mark.parametrize("seed", range(0, 120, 3))
@@ -100,11 +102,12 @@ def test_no_bound_is_above_the_best_mix_where_layers_may_be_offloaded(
     assert not outcome.exhausted
 
 
+@pytest.mark.parametrize("tiers", [(Tier.CHIP, Tier.HOST), (Tier.CHIP, Tier.NVME)])
 @pytest.mark.parametrize("seed", [12, 13, *(pytest.param(s, marks=pytest.mark.slow) for s in (0, 18, 32, 42, 58))])
 def test_no_bound_is_above_the_best_mix_where_states_and_layers_share_host_memory(
-    seed: int, monkeypatch: pytest.MonkeyPatch
+    seed: int, tiers: tuple[Tier, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    problem = with_offload(random_mixed_problem(seed, offloads=(False, True)))
+    problem = with_offload(random_mixed_problem(seed, offloads=tiers))
     found = search(problem, SearchSettings(gap=0.0))
     outcome = mixes_of(problem, Start(found.leaf, found.split, found.step_time))
     best = best_mix_by_enumeration(problem)

@@ -11,6 +11,7 @@ import pytest
 
 from planner.cost.model import CostModel
 from planner.cost.tables import Mode
+from planner.cost.tiers import Tier
 from planner.graph import build_graph
 from planner.search.candidates import Limits, Root
 from planner.search.driver import SearchSettings, search
@@ -24,7 +25,9 @@ TOLERANCE = 2e-6
 
 CHOICES: list[dict[str, Any]] = [
     {"zero_levels": (1, 3), "equal_modes": 0.3},
-    {"offloads": (False, True)},
+    {"offloads": (Tier.CHIP, Tier.HOST)},
+    {"offloads": tuple(Tier)},
+    {"offloads": (Tier.NVME,)},
     {"stage_replicas": (1, 2)},
     {"stage_replicas": (2,)},
 ]
@@ -49,13 +52,35 @@ def test_search_over_modes_equals_exhaustive_enumeration(first_seed: int, choice
 def test_where_host_memory_alone_is_short_stages_hold_what_their_share_allows() -> None:
     bound = 0
     for seed in range(16):
-        tight = random_problem(seed, max_layers=5, offloads=(True,))
+        tight = random_problem(seed, max_layers=5, offloads=(Tier.HOST,))
         free = replace(tight, tables={k: replace(t, usable_host_bytes=math.inf) for k, t in tight.tables.items()})
         best, wide = best_by_enumeration(tight), best_by_enumeration(free)
         outcome = search(tight, SearchSettings(gap=0.0, time_limit_s=60))
         assert outcome.objective == (best if math.isinf(best) else pytest.approx(best, rel=TOLERANCE))
         bound += best > wide * (1 + 1e-6)
     assert bound >= 3
+
+
+def test_where_drives_or_their_buffers_alone_are_short_stages_hold_what_their_share_allows() -> None:
+    by_drives = by_buffers = 0
+    for seed in range(24):
+        tight = random_problem(seed, max_layers=5, offloads=(Tier.NVME,))
+        wide = replace(tight, tables={k: replace(t, usable_nvme_bytes=math.inf) for k, t in tight.tables.items()})
+        bare = replace(tight, tables={k: replace(t, host_fixed_bytes=0.0) for k, t in tight.tables.items()})
+        best = best_by_enumeration(tight)
+        outcome = search(tight, SearchSettings(gap=0.0, time_limit_s=60))
+        assert outcome.objective == (best if math.isinf(best) else pytest.approx(best, rel=TOLERANCE))
+        by_drives += best > best_by_enumeration(wide) * (1 + 1e-6)
+        by_buffers += best > best_by_enumeration(bare) * (1 + 1e-6)
+    assert by_drives >= 3 and by_buffers >= 1
+
+
+def test_every_tier_is_chosen_somewhere() -> None:
+    chosen = set()
+    for seed in range(0, 24, 2):
+        outcome = search(random_problem(seed, max_layers=5, offloads=tuple(Tier)), SearchSettings(gap=0.0))
+        chosen |= {stage.mode.offload for stage in outcome.leaf.stages} if outcome.leaf else set()
+    assert chosen == set(Tier)
 
 
 def test_both_levels_are_chosen_somewhere() -> None:
@@ -132,8 +157,8 @@ def enumerated(cost: CostModel) -> float:
     ("fast", "slow", "chosen"),
     [
         (110, 90, {Mode(1, 1), Mode(1, 1, replicas=2)}),
-        (80, 50, {Mode(1, 1), Mode(1, 1, offload=True, replicas=2)}),
-        (70, 40, {Mode(1, 1, offload=True)}),
+        (80, 50, {Mode(1, 1), Mode(1, 1, offload=Tier.HOST, replicas=2)}),
+        (70, 40, {Mode(1, 1, offload=Tier.HOST)}),
     ],
 )
 def test_with_the_cost_models_numbers_the_search_equals_enumeration_too(
@@ -146,3 +171,39 @@ def test_with_the_cost_models_numbers_the_search_equals_enumeration_too(
     outcome, best = search(cost, SearchSettings(gap=0.0, time_limit_s=60)), enumerated(cost)
     assert outcome.objective == pytest.approx(best, rel=TOLERANCE) and outcome.bound <= best * (1 + 1e-9)
     assert outcome.leaf is not None and {stage.mode for stage in outcome.leaf.stages} == chosen
+
+
+DRIVES = """
+name: t
+node_groups:
+  - {name: fast, chip: quick, nodes: 1, host_memory: HOST MiB, host_memory_bandwidth: 50 GB/s,
+     nvme: {capacity: DRIVES MiB, read: 8 GB/s, write: 4 GB/s}}
+""" + CLUSTER[CLUSTER.index("chips:") :].replace("SLOW", "60")
+SIX_LAYERS = MODEL.replace("num_hidden_layers: 3", "num_hidden_layers: 6").replace(
+    "zero: [1, 3],\n   offload_optimizer: allowed, stage_replicas: [1, 2]", "zero: 1, offload_optimizer: allowed"
+)
+
+
+@pytest.mark.parametrize(
+    ("chip", "host", "drives", "chosen"),
+    [
+        (200, 400, 400, {Tier.CHIP}),
+        (90, 400, 400, {Tier.HOST}),  # the nearer tier where it holds the states
+        (90, 200, 400, {Tier.NVME}),  # two tiles of the largest layer fit there, a chip's states do not
+        (90, 200, 100, None),
+        (90, 100, 400, None),
+    ],
+)
+def test_where_hosts_are_small_the_search_over_three_tiers_equals_enumeration_too(
+    chip: int, host: int, drives: int, chosen: set[Tier] | None
+) -> None:
+    """MiB of a chip, of the node's host, of its drives. None: nothing fits."""
+    text = DRIVES.replace("FAST", str(chip)).replace("HOST", str(host)).replace("DRIVES", str(drives))
+    cluster, model = parse_cluster(text, "c.yaml"), parse_model(SIX_LAYERS, "m.yaml")
+    cost = CostModel(cluster, model, build_graph(model))
+    outcome, best = search(cost, SearchSettings(gap=0.0, time_limit_s=60)), enumerated(cost)
+    if chosen is None:
+        assert (best, outcome.leaf, outcome.why_stopped) == (math.inf, None, "exhausted")
+        return
+    assert outcome.objective == pytest.approx(best, rel=TOLERANCE) and outcome.bound <= best * (1 + 1e-9)
+    assert outcome.leaf is not None and {stage.mode.offload for stage in outcome.leaf.stages} == chosen

@@ -134,7 +134,9 @@ class UnlimitedMemory(_Changed):
 
     def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
         table = self.base.table(group, mode, setting)
-        return None if table is None else replace(table, usable_bytes=math.inf, usable_host_bytes=math.inf)
+        if table is None:
+            return None
+        return replace(table, usable_bytes=math.inf, usable_host_bytes=math.inf, usable_nvme_bytes=math.inf)
 
 
 class DividedLayers(_Changed):
@@ -184,6 +186,7 @@ class DividedLayers(_Changed):
             recompute_s=table.recompute_s * part,
             static_bytes=table.static_bytes * part,
             host_bytes=None if table.host_bytes is None else table.host_bytes * part,
+            nvme_bytes=None if table.nvme_bytes is None else table.nvme_bytes * part,
             saved_bytes=table.saved_bytes * part,
             reduction_s=table.reduction_s * part,
             optimizer_s=table.optimizer_s * part,

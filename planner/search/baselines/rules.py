@@ -243,4 +243,4 @@ class RuleSearch:
         number = table.recompute_s.shape[0]
         least = tuple(tuple(n if q == frugal[k] else 0 for q in range(number)) for k, n in enumerate(counts))
         missing = leaf.peak_bytes(s, least, received) - table.usable_bytes
-        return least, missing if leaf.fits_host(s, least) else max(missing, 1.0)
+        return least, missing if leaf.fits_off_chip(s, least) else max(missing, 1.0)

@@ -106,6 +106,8 @@ class _Ranged:
             many,
             static_bytes=np.minimum(many.static_bytes, few.static_bytes),
             host_bytes=_least(many.host_bytes, few.host_bytes),
+            host_fixed_bytes=min(many.host_fixed_bytes, few.host_fixed_bytes),
+            nvme_bytes=_least(many.nvme_bytes, few.nvme_bytes),
             reduction_s=np.minimum(many.reduction_s, few.reduction_s),
             optimizer_s=np.minimum(many.optimizer_s, few.optimizer_s),
             fixed_update_s=min(many.fixed_update_s, few.fixed_update_s),
