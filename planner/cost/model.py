@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from planner.cost.assumptions import assumptions
 from planner.cost.breakdown import StageBreakdown, StageNumbers, stage_breakdown
-from planner.cost.communication import limited
+from planner.cost.communication import RingPath, limited
 from planner.cost.compute import chip_rates
 from planner.cost.figures import require_figures, usable_groups, wholly_measured
 from planner.cost.host_copies import host_copies, host_share_bytes, offload_notices
@@ -19,7 +19,7 @@ from planner.cost.links import (
     group_links,
     least_ring,
     line_bytes_per_s,
-    shared_ring,
+    replica_ring,
 )
 from planner.cost.memory import (
     boundary_buffers_bytes,
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from planner.cost.compute import ChipRates
     from planner.cost.host_copies import HostCopies
     from planner.cost.layer_time import LayerTimes
-    from planner.cost.links import GroupLinks
+    from planner.cost.links import GroupLinks, Hop
     from planner.cost.precision import Recipe
     from planner.cost.tables import Chain, ChipGroup, Holder, Mode, Setting
     from planner.errors import Notice
@@ -96,6 +96,8 @@ class CostModel:
         self._numbers: dict[tuple[int, Mode, Setting, StageWays | None], StageNumbers | None] = {}
         self._transfers: dict[tuple[int, int, tuple[int, ...], bool, int, int, int, Detour], TransferTable] = {}
         self._lines: dict[tuple[int, int], bool] = {}
+        self._hops: dict[Hop, RingPath] = {}
+        self._replica_rings: dict[tuple[tuple[Holder, ...], int, int], RingPath] = {}
         self._reductions: dict[tuple[int, tuple[Holder, ...], Setting, int, Detour], Reduction] = {}
 
     # --- what the search asks --------------------------------------------------------------------------------------
@@ -198,7 +200,13 @@ class CostModel:
     ) -> Reduction:
         holder = holders[own]
         links = {h.group: self._links_of(h.group) for h in holders}
-        path = limited(shared_ring(self._cluster, links, holders, own, setting.context_parallel, sharing), *detour)
+        key = holders, setting.context_parallel, sharing
+        if key not in self._replica_rings:
+            if len(self._replica_rings) >= _MOST_REDUCTIONS:
+                self._replica_rings.clear()
+            self._replica_rings[key] = replica_ring(self._cluster, links, *key, self._hops)
+        ring = self._replica_rings[key]
+        path = limited(RingPath(ring.bytes_per_s / holder.tensor, ring.latency_s), *detour)
         degrees = self._degrees(holder.tensor, setting)
         rings = Rings(path, path, links[holder.group].tied)
         padding = self._padding(holder.tensor)
