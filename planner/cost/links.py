@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from planner.cost.communication import RingPath, StageLink, ring_path, staged_rate
 from planner.cost.compute import INTRA_NODE_EFFICIENCY, NETWORK_EFFICIENCY
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "GroupLinks",
+    "Hop",
     "expert_path",
     "gradient_rings",
     "group_links",
@@ -26,6 +27,7 @@ __all__ = [
     "link_between",
     "link_inside",
     "network_efficiency",
+    "replica_ring",
     "shared_ring",
 ]
 
@@ -114,7 +116,22 @@ def gradient_rings(links: GroupLinks, slots_per_node: int, degrees: Degrees) -> 
 def shared_ring(
     cluster: Cluster, links: Mapping[int, GroupLinks], holders: Sequence[Holder], own: int, context: int, sharing: int
 ) -> RingPath:
-    """The ring of layers that stages of several shapes hold, as one tensor parallel chip of `holders[own]` sees it.
+    """The ring of layers that stages of several shapes hold, as one tensor parallel chip of `holders[own]` sees it:
+    its share of `replica_ring`.
+    """
+    ring = replica_ring(cluster, links, holders, context, sharing)
+    return RingPath(ring.bytes_per_s / holders[own].tensor, ring.latency_s)
+
+
+def replica_ring(
+    cluster: Cluster,
+    links: Mapping[int, GroupLinks],
+    holders: Sequence[Holder],
+    context: int,
+    sharing: int,
+    known: dict[Hop, RingPath] | None = None,
+) -> RingPath:
+    """The ring of layers that stages of several shapes hold, as a whole replica carries it.
 
     All replicas form one ring, group by group in the order of the cluster. A replica of t chips has t rings, and
     carries the whole layer at t times the rate of its slowest hop; the slowest replica decides for all:
@@ -122,26 +139,37 @@ def shared_ring(
         rate of an own chip = min over holders h of (t_h * rate_h) / t_own
 
     sharing: stages of a pipeline, whose rings use a line of limited total at the same time.
+    known: hops of the same cluster and links, from earlier calls; new ones are added.
     """
-    hops = [_slowest_hop(cluster, links, holders, h, context, sharing) for h in holders]
+    known = {} if known is None else known
+    hops = []
+    for holder in holders:
+        hop = Hop(holder.group, holder.tensor, holder.per_node, _ends(holders, holder), context, sharing)
+        if hop not in known:
+            known[hop] = _slowest_hop(cluster, links, hop)
+        hops.append(known[hop])
     replica = min(h.tensor * hop.bytes_per_s for h, hop in zip(holders, hops, strict=True))
-    return RingPath(replica / holders[own].tensor, max(hop.latency_s for hop in hops))
+    return RingPath(replica, max(hop.latency_s for hop in hops))
 
 
-def _slowest_hop(
-    cluster: Cluster,
-    links: Mapping[int, GroupLinks],
-    holders: Sequence[Holder],
-    holder: Holder,
-    context: int,
-    sharing: int,
-) -> RingPath:
-    """A chip's slowest hop in the part of the ring that one holder makes up.
+class Hop(NamedTuple):
+    """What the slowest hop of one holder depends on.
 
-    Inside, when nothing leaves the node; else as `ring_path`, with the holder's own counts, across its group's nodes
-    and to the groups before and after it in the ring:
+    per_node: the least number of its replicas in a node.  ends: groups that its part of the ring is joined with, its
+    own where it leaves a node inside the group.  context, sharing: as in `replica_ring`.
+    """
 
-        rate = min(inside, replicas in a node * c * slowest way, line / (t * sharing))
+    group: int
+    tensor: int
+    per_node: int
+    ends: tuple[int, ...]
+    context: int
+    sharing: int
+
+
+def _ends(holders: Sequence[Holder], holder: Holder) -> tuple[int, ...]:
+    """The groups before and after a holder's in the ring, and its own when its replicas, or others there, are in
+    several nodes.
     """
     group = holder.group
     groups = sorted({h.group for h in holders})
@@ -149,12 +177,24 @@ def _slowest_hop(
     ends = {groups[(groups.index(group) + step) % len(groups)] for step in (1, -1)} - {group}
     if holder.nodes > 1 or any(h.nodes > 1 or h.node != holder.node for h in others):
         ends.add(group)
-    if not ends:
+    return tuple(sorted(ends))
+
+
+def _slowest_hop(cluster: Cluster, links: Mapping[int, GroupLinks], hop: Hop) -> RingPath:
+    """A chip's slowest hop in the part of the ring that one holder makes up.
+
+    Inside, when nothing leaves the node; else as `ring_path`, with the holder's own counts, across its group's nodes
+    and to the groups before and after it in the ring:
+
+        rate = min(inside, replicas in a node * c * slowest way, line / (t * sharing))
+    """
+    group = hop.group
+    if not hop.ends:
         return links[group].inside
     efficiency, inside = network_efficiency(cluster.chip_of(group)), _inside(cluster, links, group)
-    ways = [_way(cluster, group, other, efficiency) for other in sorted(ends)]
-    line = min(line_bytes_per_s(cluster, group, other) for other in ends)
-    rate = min(holder.per_node * context * min(way.bytes_per_s for way in ways), line / (holder.tensor * sharing))
+    ways = [_way(cluster, group, other, efficiency) for other in hop.ends]
+    line = min(line_bytes_per_s(cluster, group, other) for other in hop.ends)
+    rate = min(hop.per_node * hop.context * min(way.bytes_per_s for way in ways), line / (hop.tensor * hop.sharing))
     return RingPath(min(inside.bytes_per_s, rate), max(inside.latency_s, *(way.latency_s for way in ways)))
 
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 from planner.cost.assumptions import assumptions
 from planner.cost.breakdown import StageBreakdown, stage_breakdown
-from planner.cost.communication import limited
+from planner.cost.communication import RingPath, limited
 from planner.cost.figures import require_figures, usable_groups
 from planner.cost.host_copies import offload_notices
-from planner.cost.links import line_bytes_per_s, shared_ring
+from planner.cost.links import line_bytes_per_s, replica_ring
 from planner.cost.modes import mode_space
 from planner.cost.policies import POLICIES, offloads
 from planner.cost.precision import zero_levels
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from planner.cost.links import Hop
     from planner.cost.tables import Chain, ChipGroup, Holder, Mode, Setting
     from planner.errors import Notice
     from planner.graph.layers import LayerGraph
@@ -69,6 +70,8 @@ class CostModel:
         self._least: dict[int, Floats] = {}
         self._transfers: dict[tuple[int, int, tuple[int, ...], bool, int, int, int, Detour], TransferTable] = {}
         self._lines: dict[tuple[int, int], bool] = {}
+        self._hops: dict[Hop, RingPath] = {}
+        self._replica_rings: dict[tuple[tuple[Holder, ...], int, int], RingPath] = {}
         self._reductions: dict[tuple[int, tuple[Holder, ...], Setting, int, Detour], Reduction] = {}
 
     # --- what the search asks --------------------------------------------------------------------------------------
@@ -171,7 +174,13 @@ class CostModel:
     ) -> Reduction:
         holder = holders[own]
         links = {h.group: self._stages.links_of(h.group) for h in holders}
-        path = limited(shared_ring(self._cluster, links, holders, own, setting.context_parallel, sharing), *detour)
+        key = holders, setting.context_parallel, sharing
+        if key not in self._replica_rings:
+            if len(self._replica_rings) >= _MOST_REDUCTIONS:
+                self._replica_rings.clear()
+            self._replica_rings[key] = replica_ring(self._cluster, links, *key, self._hops)
+        ring = self._replica_rings[key]
+        path = limited(RingPath(ring.bytes_per_s / holder.tensor, ring.latency_s), *detour)
         degrees = self._stages.degrees(holder.tensor, setting)
         rings = Rings(path, path, links[holder.group].tied)
         padding = self._stages.padding(holder.tensor)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from planner.search.leaf import Split
 from planner.search.mixed.pricing import Box, Chain, Pricer, Question
 from planner.search.mixed.shapes import Family, Shape, policies_of
+from planner.search.mixed.variants import variants
 from planner.search.splitting import Splitter
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from planner.search.mixed.shapes import Kind, Pool
+    from planner.search.mixed.shapes import Kind, Pool, Ring
 
     Floats = NDArray[np.float64]
 
@@ -32,6 +33,10 @@ _BALANCED = 5
 """Shapes a family whose layers are balanced in each round: those with the most sequences for their price."""
 _CLOSER = 2
 """Times that the allowance of a priced shape is corrected by its own way through the pipeline."""
+_SHARES = (1.0, 1 - 1e-9, 0.95, 0.9)
+"""Of the micro-batches for which a pipeline was priced: its whole layers are balanced at the first of these at which
+they pass. The second is one micro-batch fewer.
+"""
 
 
 @dataclass
@@ -44,10 +49,26 @@ class Column:
 
     family: Family
     shape: Shape
-    chips: tuple[int, ...]
+    taken: tuple[int, ...]
+    """Chips of each room of the pool."""
+
+    def uses(self, group: int) -> bool:
+        """Whether a stage is on a chip of the group."""
+        return any(g == group for g, _ in self.shape.stages)
+
+    @cached_property
+    def _known(self) -> dict[int, float]:
+        return {}
+
+    @cached_property
+    def _fitted(self) -> dict[int, bool]:
+        return {}
 
     def _runs(self, micro_batches: int) -> float:
-        return self.family.leaf(self.shape.stages, micro_batches).step_time(self.shape.split)
+        if micro_batches not in self._known:
+            leaf = self.family.leaf(self.shape.stages, micro_batches)
+            self._known[micro_batches] = leaf.step_time(self.shape.split)
+        return self._known[micro_batches]
 
     @cached_property
     def _line(self) -> tuple[int, float, float]:
@@ -58,8 +79,12 @@ class Column:
 
     def fits(self, micro_batches: int) -> bool:
         """Whether every stage has the memory, with the recompute that the shape has."""
-        leaf = self.family.leaf(self.shape.stages, micro_batches)
-        return all(leaf.fits(s, p) for s, p in enumerate(self.shape.split.policies))
+        held = min(micro_batches, 2 * len(self.shape.stages))  # no schedule but GPipe holds more
+        key = micro_batches if self.shape.schedule == "gpipe" else held
+        if key not in self._fitted:
+            leaf = self.family.leaf(self.shape.stages, micro_batches)
+            self._fitted[key] = all(leaf.fits(s, p) for s, p in enumerate(self.shape.split.policies))
+        return self._fitted[key]
 
     def within(self, step_time: float, cap: int) -> int:
         """The most micro-batches within a step time, at most `cap`; 0 for none."""
@@ -68,41 +93,43 @@ class Column:
         full, first, each = self._line
         most = min(cap, full + int((step_time - first) / each + 1e-9) if step_time >= first else 0)
         if most < full:
-            most = next((m for m in range(min(full, cap), 0, -1) if self._runs(m) <= step_time), 0)
-        return self._fitting(most)
+            most = _largest(min(full - 1, cap), lambda m: self._runs(m) <= step_time)
+        return _largest(most, self.fits)
 
-    def _fitting(self, most: int) -> int:
-        if most < 1 or self.fits(most):
-            return most
-        low, high = 0, most
-        while high - low > 1:
-            middle = (low + high) // 2
-            low, high = (middle, high) if self.fits(middle) else (low, middle)
-        return low
+
+def _largest(most: int, holds: Callable[[int], bool]) -> int:
+    """The largest number up to `most` for which something holds that holds for all smaller ones; 0 for none."""
+    if most < 1 or holds(most):
+        return most
+    low, high = 0, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
 
 
 class Columns:
-    """The shapes known so far, at one number of replicas in all. cautious: with the reductions of a likely mix."""
+    """The shapes known so far, at one number of replicas in all. ring: with whom they reduce; None: the least."""
 
-    def __init__(self, pool: Pool, replicas: int, cautious: bool, should_stop: Callable[[], bool]) -> None:
-        self.pool, self.replicas, self.cautious, self.stop = pool, replicas, cautious, should_stop
+    def __init__(self, pool: Pool, replicas: int, ring: Ring | None, should_stop: Callable[[], bool]) -> None:
+        self.pool, self.replicas, self.ring, self.stop = pool, replicas, ring, should_stop
         self.known: dict[Shape, Column] = {}
         self._seen: set[tuple[Family, Chain, int]] = set()
 
     def add_shape(self, family: Family, shape: Shape) -> None:
         """A shape that is known from elsewhere."""
         if shape not in self.known and self.pool.allows(shape.stages):
-            self.known[shape] = Column(family, shape, self.pool.chips_of(shape.stages))
+            self.known[shape] = Column(family, shape, self.pool.taken(shape.stages))
 
     def price(self, prices: Sequence[float], step_time: float, most: int) -> None:
-        """Add the best shapes of the relaxed problem at these prices (sequences a chip of each group), with up to
+        """Add the best shapes of the relaxed problem at these prices (sequences a chip of each room), with up to
         `most` sequences a pipeline.
         """
         import numpy as np
 
-        for family in self.pool.families(self.replicas, self.cautious):
+        for family in self.pool.families(self.replicas, self.ring):
             pricer = Pricer(family, step_time)
-            per_slot = np.array([prices[k.group] * k.tensor * self.pool.context for k in family.kinds])
+            per_slot = np.array([self.pool.price(prices, kind) for kind in family.kinds])
             found: dict[int, tuple[float, Chain]] = {}
             last = max(1, min(most, self.pool.problem.global_batch) // family.micro_batch_size)
             for ratio in (_GRID**2, _GRID, _GRID**0.5):
@@ -117,12 +144,32 @@ class Columns:
             for kind in () if self.stop() else family.kinds:
                 self.add_chain(family, Chain((kind,), (pricer.layers,)), 1, step_time)
 
-    def add_chain(self, family: Family, chain: Chain, m: int, step_time: float) -> None:
-        """Whole layers for a chain's stages: the dynamic programme balances them at m micro-batches, or one fewer."""
+    def add_variants(self, shapes: Sequence[Shape], prices: Sequence[float], step_time: float, most: int) -> None:
+        """Add the stages of some shapes in every micro-batch size, and in those that they have up to `most` pipelines a
+        step away; with as many micro-batches as they cost, or a tenth less.
+        """
+        pipelines = [*dict.fromkeys(s.stages for s in shapes)]
+        used = {s.micro_batch_size for s in shapes}
+        for family in self.pool.families(self.replicas, self.ring):
+            size = family.micro_batch_size
+            tried = (*pipelines, *(variants(pipelines, family.kinds) if size in used else ()))
+            for number, stages in enumerate(dict.fromkeys(tried)):
+                if number >= most or self.stop():
+                    break
+                cost = sum(p * n for p, n in zip(prices, self.pool.taken(stages), strict=True))
+                if self.pool.has_room(stages) and all(kind in family.kinds for kind in stages):
+                    self.add_chain(family, Chain(stages, ()), max(1, round(cost / size)), step_time, (1.0, 0.9))
+
+    def add_chain(
+        self, family: Family, chain: Chain, m: int, step_time: float, shares: tuple[float, ...] = _SHARES
+    ) -> None:
+        """Whole layers for a chain's stages: the dynamic programme balances them, at the first share of m micro-batches
+        at which some pass.
+        """
         if (family, chain, m) in self._seen or not self.pool.allows(chain.kinds):
             return
         self._seen.add((family, chain, m))
-        for tried in dict.fromkeys((m, max(1, m - 1), max(1, int(m * 0.95)), max(1, int(m * 0.9)))):
+        for tried in dict.fromkeys(max(1, int(m * share)) for share in shares):
             shape = balanced(family, chain.kinds, tried, step_time)
             if shape is not None:
                 self.add_shape(family, shape)

@@ -11,8 +11,8 @@ from planner.search.highs import SolverChoice
 from planner.search.intervals import Intervals
 from planner.search.mixed.bound import mix_bound
 from planner.search.mixed.exhaustive import Found, exhaust, is_small
+from planner.search.mixed.passes import Passes
 from planner.search.mixed.pricing import Box, Pricer, Question
-from planner.search.mixed.rounds import Rounds
 from planner.search.mixed.shapes import Entry, Family, Kind, Pool, Shape
 
 if TYPE_CHECKING:
@@ -28,8 +28,8 @@ _RANGES = (1, 2)
 _HIGHS = SolverChoice()
 _FOREVER = 1e30
 """Seconds that no step needs."""
-_CLOSE = 1.25
-"""Once a mix has so many times more or fewer pipelines than its shapes were made for, they are made again."""
+_APART = 1.1
+"""The search of a part of the pool keeps mixes that are up to so many times slower than the best: its own come next."""
 
 
 @dataclass(frozen=True)
@@ -167,23 +167,26 @@ def _numbers(pool: Pool, replicas: Sequence[int] | None) -> list[int]:
 def _improve(
     pool: Pool, wanted: Sequence[int], found: Found, best: Found, start: Start, should_stop: Callable[[], bool]
 ) -> list[float]:
-    """Rounds at the start's number of pipelines, and again at that of the best mix; the last prices.
+    """Passes over the pool, then over parts of its modes and sizes, then over the pool again; prices for the bound.
 
     best: what is known, with the start among its entries; it is made better, and what it finds goes into `found`.
     """
     guess = start.leaf.setting.data_parallel if start.leaf is not None else max(wanted)
-    prices: list[float] = []
-    shapes: list[Shape] = []
-    for cautious in (True, False):
-        for _ in range(2):
-            number = min(wanted, key=lambda r: abs(r - guess))
-            rounds = Rounds(pool, number, cautious, best, shapes, should_stop)
-            rounds.run()
-            prices, shapes = rounds.prices, list(rounds.columns.known)
-            used = sum(e.replicas for e in best.entries)
-            if not used or max(used / number, number / used) < _CLOSE:
-                break
-            guess = used
+    search = Passes(pool, wanted, best, should_stop)
+    search.guessed(guess)
+    prices = search.least()
+    search.again()
+    before = best.step_time
+    for part in () if pool.is_large else pool.parts():
+        apart = Found(best.step_time * _APART, (), math.inf)
+        alone = Passes(part, wanted, apart, should_stop)
+        alone.guessed(sum(e.replicas for e in best.entries) or guess)
+        alone.again()
+        best.mixes += apart.mixes
+        if apart.step_time < best.step_time:
+            best.step_time, best.entries = apart.step_time, apart.entries
+    if best.step_time < before:
+        search.again()
     if best.step_time < found.step_time:
         found.step_time, found.entries = best.step_time, best.entries
     found.mixes += best.mixes

@@ -11,16 +11,16 @@ from planner.cost.recurrence import ChainTimes, stage_ends, step_time
 from planner.cost.tables import Setting
 from planner.search.candidates import Limits, Root
 from planner.search.leaf import Leaf
-from planner.search.mixed.shapes import merged
+from planner.search.mixed.shapes import Ring, merged
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Sequence
 
     from planner.cost.tables import Holder, Mode, TransferTable
-    from planner.search.mixed.shapes import Entry, MixedLeaf, Pool, Stages
+    from planner.search.mixed.shapes import Entry, Family, MixedLeaf, Pool, Stages
 
-__all__ = ["chain_times_of_mix", "identical_leaf", "pipeline_time", "step_time_of_mix"]
+__all__ = ["chain_times_of_mix", "identical_leaf", "pipeline_time", "ring_of", "step_time_of_mix"]
 
 Seconds = tuple[float, ...]
 
@@ -109,13 +109,13 @@ def chain_times_of_mix(pool: Pool, entries: Sequence[Entry]) -> list[tuple[Chain
         shape = entry.shape
         family = pool.family(shape.schedule, shape.micro_batch_size, replicas)
         leaf = family.leaf(shape.stages, entry.micro_batches)
-        best = leaf.chain_times(shape.split)
-        tables = [_transfer(leaf, s, places[j], crossed) for s in range(leaf.num_stages - 1)]
+        passes = family.passes(leaf, shape.split)
+        tables = [_transfer(family, shape.stages, s, places[j], crossed) for s in range(leaf.num_stages - 1)]
         kinds = [pool.intervals.chain.kinds[end - 1] for end in shape.split.ends[:-1]]
         times = ChainTimes(
-            best.forward,
-            best.backward,
-            _updates(pool, entries, j, leaf, holders),
+            passes[0],
+            passes[1],
+            _updates(pool, entries, j, family, leaf, holders),
             [float(t.forward_s[k]) for t, k in zip(tables, kinds, strict=True)],
             [float(t.backward_s[k]) for t, k in zip(tables, kinds, strict=True)],
         )
@@ -123,19 +123,40 @@ def chain_times_of_mix(pool: Pool, entries: Sequence[Entry]) -> list[tuple[Chain
     return result
 
 
+def ring_of(pool: Pool, entries: Sequence[Entry]) -> Ring | None:
+    """The stages that hold the layer in the middle of the chain; None when the entries cannot be placed."""
+    places = pool.places(entries)
+    if places is None:
+        return None
+    middle, holders = pool.intervals.num_layers // 2, []
+    for entry, own in zip(entries, places, strict=True):
+        s = sum(1 for end in entry.shape.split.ends if end <= middle)
+        kind = entry.shape.stages[s]
+        holders.append(holder_of(kind.group, kind.tensor, own[s]))
+    return Ring(tuple(sorted(holders)), max(len(e.shape.stages) for e in entries))
+
+
 def _transfer(
-    leaf: MixedLeaf, s: int, places: Sequence[Sequence[tuple[int, int]]], crossed: Counter[tuple[int, int]]
+    family: Family,
+    stages: Stages,
+    s: int,
+    places: Sequence[Sequence[tuple[int, int]]],
+    crossed: Counter[tuple[int, int]],
 ) -> TransferTable:
     """The boundary after stage s where its replicas really sit; pipelines that cross two groups share their line."""
-    a, b = leaf.stages[s], leaf.stages[s + 1]
+    a, b = stages[s], stages[s + 1]
     same = a.group == b.group and all(x[0] == y[0] for x, y in zip(places[s], places[s + 1], strict=True))
     sharing = crossed[min(a.group, b.group), max(a.group, b.group)] if a.group != b.group else 1
-    setting = replace(leaf.root.setting, data_parallel=sharing, mixed=False, single_stage=False)
-    return leaf.root.problem.transfer(a.group, a.mode, b.group, b.mode, same, setting)
+    return family.transfer(a, b, same, sharing)
 
 
 def _updates(
-    pool: Pool, entries: Sequence[Entry], j: int, leaf: MixedLeaf, holders: Sequence[Sequence[Holder]]
+    pool: Pool,
+    entries: Sequence[Entry],
+    j: int,
+    family: Family,
+    leaf: MixedLeaf,
+    holders: Sequence[Sequence[Holder]],
 ) -> list[float]:
     """Reduction and optimizer seconds of every stage of entry j."""
     kinds = pool.intervals.chain.kinds
@@ -143,10 +164,9 @@ def _updates(
     updates = [0.0] * leaf.num_stages
     for piece in shared_layers([e.shape.split.ends for e in entries]):
         own = piece.stages[j]
-        table = leaf.table(own)
         held = tuple(holders[i][s] for i, s in enumerate(piece.stages))
-        reduced = pool.problem.reduction(j, held, leaf.setting, sharing)
-        updates[own] += reduced.fixed_s
+        fixed, seconds = family.update(leaf, own, j, held, sharing)
+        updates[own] += fixed
         for layer in range(piece.first, piece.end):
-            updates[own] += float(reduced.seconds[kinds[layer]] + table.optimizer_s[kinds[layer]])
+            updates[own] += seconds[kinds[layer]]
     return updates

@@ -9,6 +9,7 @@ from planner.search.highs import SolverChoice, solve_program
 
 if TYPE_CHECKING:
     from planner.search.mixed.columns import Column
+    from planner.search.mixed.packing import Room
     from planner.search.mixed.refuter import Relaxed
     from planner.search.mixed.shapes import Pool
 
@@ -21,23 +22,24 @@ _MARGINS = (0.06, 0.03, 0.01, 2e-3, 1e-6)
 
 
 def chip_prices(
-    columns: Sequence[Column], most: Sequence[int], chips: Sequence[int], solver: SolverChoice = _HIGHS
+    used: Sequence[Sequence[int]], sequences: Sequence[int], chips: Sequence[int], solver: SolverChoice = _HIGHS
 ) -> list[float] | None:
-    """Prices of chips (sequences a step, one a group) at which no column runs more sequences than it costs, and all
-    chips together cost least: the dual of the relaxed master.
+    """Prices of chips (sequences a step, one a room) at which no column runs more sequences than it costs, and all
+    rooms together cost least: the dual of the relaxed master.
 
     minimise   sum_g chips[g] * price[g]
     for all columns j:   sum_g used[j, g] * price[g] >= sequences[j]
+
+    used: chips of every room, a column each.  sequences: what each column runs.  chips: of every room.
     """
     import pulp
 
     lp = pulp.LpProblem("prices", pulp.LpMinimize)
     price = [lp.add_variable(f"price__g{g}", 0) for g in range(len(chips))]
     lp += pulp.lpSum(n * p for n, p in zip(chips, price, strict=True) if n)
-    for j, (column, m) in enumerate(zip(columns, most, strict=True)):
-        if m:
-            paid = pulp.lpSum(n * p for n, p in zip(column.chips, price, strict=True) if n)
-            lp += paid >= m * column.shape.micro_batch_size, f"paid__j{j}"
+    for j, (own, runs) in enumerate(zip(used, sequences, strict=True)):
+        if runs:
+            lp += pulp.lpSum(n * p for n, p in zip(own, price, strict=True) if n) >= runs, f"paid__j{j}"
     answer = solve_program(lp, time_limit_s=_SECONDS, solver=solver.name, log_path=solver.log)
     if answer.values is None:
         return None
@@ -75,14 +77,14 @@ def prices_above(prices: Sequence[float], pipelines: Sequence[Relaxed], pool: Po
 
 
 def most_sequences(prices: Sequence[float], chips: Sequence[int]) -> float:
-    """What all chips cost together: the relaxed master's optimum, by duality."""
+    """What all rooms cost together: the relaxed master's optimum, by duality."""
     return sum(p * n for p, n in zip(prices, chips, strict=True))
 
 
 def replica_counts(
     columns: Sequence[Column],
     most: Sequence[int],
-    chips: Sequence[int],
+    rooms: Sequence[Room],
     needed: frozenset[int],
     should_stop: Callable[[], bool],
     solver: SolverChoice = _HIGHS,
@@ -90,21 +92,22 @@ def replica_counts(
     """Replicas of every column, so that all run the most sequences; None when nothing is found.
 
     maximise   sum_j sequences[j] * replicas[j]
-    for all groups g:    sum_j used[j, g] * replicas[j] <= chips[g]
-    for needed groups g: sum_j [used[j, g] > 0] * replicas[j] >= 1
+    for all rooms i:     sum_j used[j, i] * replicas[j] <= chips[i]
+    for needed groups g: sum_j [j uses g] * replicas[j] >= 1
     """
     import pulp
 
+    chips = [room.chips for room in rooms]
     lp = pulp.LpProblem("master", pulp.LpMinimize)
     count = []
     for j, column in enumerate(columns):
-        room = min((n // used for n, used in zip(chips, column.chips, strict=True) if used), default=0)
+        room = min((n // used for n, used in zip(chips, column.taken, strict=True) if used), default=0)
         count.append(lp.add_variable(f"replicas__j{j}", 0, room if most[j] else 0, pulp.LpInteger))
     lp += pulp.lpSum(-m * c.shape.micro_batch_size * x for c, m, x in zip(columns, most, count, strict=True) if m)
-    for g, n in enumerate(chips):
-        lp += pulp.lpSum(c.chips[g] * x for c, x in zip(columns, count, strict=True) if c.chips[g]) <= n, f"chips__g{g}"
-        if g in needed:
-            lp += pulp.lpSum(x for c, x in zip(columns, count, strict=True) if c.chips[g]) >= 1, f"needed__g{g}"
+    for i, n in enumerate(chips):
+        lp += pulp.lpSum(c.taken[i] * x for c, x in zip(columns, count, strict=True) if c.taken[i]) <= n, f"chips__i{i}"
+    for g in sorted(needed):
+        lp += pulp.lpSum(x for c, x in zip(columns, count, strict=True) if c.uses(g)) >= 1, f"needed__g{g}"
     answer = solve_program(lp, time_limit_s=_SECONDS, should_stop=should_stop, solver=solver.name, log_path=solver.log)
     if answer.values is None:
         return None

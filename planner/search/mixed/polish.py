@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Polisher"]
 
+_NEIGHBOURS = 30
+"""Shapes that may be added to a mix."""
+
 Mix = dict[Shape, int]
 """Replicas of each shape."""
 
@@ -27,22 +30,21 @@ class Polisher:
     def __init__(self, pool: Pool, best: Found, most_tries: int, should_stop: Callable[[], bool]) -> None:
         self.pool, self.best, self.stop, self.left = pool, best, should_stop, most_tries
         self.batch = pool.problem.global_batch
-        self._tried: set[tuple[tuple[Shape, int], ...]] = set()
+        self._tried: dict[tuple[tuple[Shape, int], ...], float] = {}
 
     def climb(self, start: Mix, shapes: Sequence[Shape]) -> None:
-        """From a mix to its best neighbour, until none is better."""
+        """From a mix to a better neighbour, the first that there is, until none is better. shapes: the best first."""
         current, value = start, self.value(start)
-        while not self._spent():
-            better, least = None, value
-            for mix in self._neighbours(current, shapes):
+        better = True
+        while better:
+            better = False
+            for mix in self._neighbours(current, shapes[:_NEIGHBOURS]):
                 if self._spent():
-                    break
+                    return
                 seconds = self.value(mix)
-                if seconds < least * (1 - 1e-9):
-                    better, least = mix, seconds
-            if better is None:
-                return
-            current, value = better, least
+                if seconds < value * (1 - 1e-9):
+                    current, value, better = mix, seconds, True
+                    break
 
     def _spent(self) -> bool:
         return self.left <= 0 or self.stop()
@@ -50,11 +52,15 @@ class Polisher:
     def value(self, mix: Mix) -> float:
         """Seconds of a step of the mix, its micro-batches shared out; inf where it does not fit. The best is kept."""
         key = tuple(sorted(mix.items(), key=repr))
-        if key in self._tried or not mix or not self.pool.limits.use <= self._groups(mix):
+        if not mix or not self.pool.limits.use <= self._groups(mix):
             return math.inf
-        self._tried.add(key)
-        self.left -= 1
-        self.best.mixes += 1
+        if key not in self._tried:
+            self.left -= 1
+            self.best.mixes += 1
+            self._tried[key] = self._value(mix)
+        return self._tried[key]
+
+    def _value(self, mix: Mix) -> float:
         entries = self._shared_out(mix)
         if entries is None:
             return math.inf
@@ -76,17 +82,17 @@ class Polisher:
             for shape in shapes:
                 if shape == gone:
                     continue
-                used = self.pool.chips_of(shape.stages)
+                used = self.pool.taken(shape.stages)
                 fits = min((left // n for left, n in zip(room, used, strict=True) if n), default=0)
                 for count in sorted({1, fits}):
                     if 1 <= count <= fits:
                         yield {**kept, shape: kept.get(shape, 0) + count}
 
     def _room(self, mix: Mix) -> list[int]:
-        room = list(self.pool.num_chips)
+        room = [r.chips for r in self.pool.rooms]
         for shape, n in mix.items():
-            for g, used in enumerate(self.pool.chips_of(shape.stages)):
-                room[g] -= n * used
+            for i, used in enumerate(self.pool.taken(shape.stages)):
+                room[i] -= n * used
         return room
 
     def _shared_out(self, mix: Mix) -> tuple[Entry, ...] | None:

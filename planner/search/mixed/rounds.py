@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from planner.search.mixed.columns import Column, Columns
 from planner.search.mixed.master import chip_prices, most_sequences, replica_counts
 from planner.search.mixed.polish import Polisher
-from planner.search.mixed.shapes import Pool, Shape
+from planner.search.mixed.shapes import Pool, Ring, Shape
 
 if TYPE_CHECKING:
     from planner.search.mixed.exhaustive import Found
@@ -26,6 +26,10 @@ _MOST_COLUMNS = 40
 """Columns of the master program: those that cost least beyond what they run."""
 _MOST_SEQUENCES = 2
 """Pipelines priced run up to so many times the sequences of a pipeline of the best plan known."""
+_VARIANTS = 400
+"""Pipelines a step away from those of the best mix that are looked at in a round, for each micro-batch size."""
+_KEPT = 120
+"""Shapes that the next rounds begin with."""
 _TRIES = 250
 """Mixes whose real step time is looked at in one run of rounds."""
 _NEVER = 1e6
@@ -33,7 +37,7 @@ _NEVER = 1e6
 
 
 class Rounds:
-    """Column generation at one number of replicas in all. cautious: with the reductions of a likely mix.
+    """Column generation at one number of replicas in all. ring: with whom they reduce gradients; None: the least.
 
     shapes: known from elsewhere.
     """
@@ -42,18 +46,20 @@ class Rounds:
         self,
         pool: Pool,
         replicas: int,
-        cautious: bool,
+        ring: Ring | None,
         best: Found,
         shapes: Sequence[Shape],
         should_stop: Callable[[], bool],
     ) -> None:
         self.pool, self.best, self.stop = pool, best, should_stop
         self.batch = pool.problem.global_batch
-        self.columns = Columns(pool, replicas, cautious, should_stop)
+        self._chips = [room.chips for room in pool.rooms]
+        self.step = best.step_time
+        self.columns = Columns(pool, replicas, ring, should_stop)
         self.prices = _prices_by_rate(pool, replicas)
         self.polisher = Polisher(pool, best, _TRIES, should_stop)
         for shape in (*(e.shape for e in best.entries), *shapes):
-            family = pool.family(shape.schedule, shape.micro_batch_size, replicas, cautious)
+            family = pool.family(shape.schedule, shape.micro_batch_size, replicas, ring)
             self.columns.add_shape(family, shape)
         each = max((e.micro_batches * e.shape.micro_batch_size for e in best.entries), default=self.batch)
         self.most = min(self.batch, _MOST_SEQUENCES * each)
@@ -63,21 +69,34 @@ class Rounds:
         at a few step times and search around the best.
         """
         step = self.best.step_time
-        if self.columns.cautious and sum(1 for n in self.pool.num_chips if n) > 1:
-            for g, n in enumerate(self.pool.num_chips):
-                if n:
-                    alone = [p if h == g else p * _NEVER for h, p in enumerate(self.prices)]
-                    self.columns.price(alone, step, self.most)
+        self._start(step)
         step = self._relax(step)
         for _ in range(_ROUNDS):
             known = len(self.columns.known)
             self.columns.price(self.prices, step, self.most)
+            if self.columns.ring is not None and self.columns.ring.holders:
+                shapes = [e.shape for e in self.best.entries]
+                self.columns.add_variants(shapes, self.prices, self.best.step_time, _VARIANTS)
             if self.stop() or not self._earns(self._listed()[known:], step):
                 break
             step = self._relax(step)
+        self.step = step
         if step < self.best.step_time * (1 - _WORTH_A_ROUND):
             self._solve_masters(step)
             self._climb()
+
+    def _start(self, step_time: float) -> None:
+        """Columns to begin with: pipelines of each group alone; in a large pool those of all at likely prices."""
+        rooms = self.pool.rooms
+        groups = sorted({room.group for room in rooms})
+        if self.columns.ring is None or len(groups) < 2:
+            return
+        if self.pool.is_large:
+            self.columns.price(self.prices, step_time, self.most)
+            return
+        for g in groups:
+            alone = [p if r.group == g else p * _NEVER for r, p in zip(rooms, self.prices, strict=True)]
+            self.columns.price(alone, step_time, self.most)
 
     def _earns(self, columns: Sequence[Column], step_time: float) -> bool:
         """Whether a column runs more sequences than it costs, by so much that another round is worth its time."""
@@ -99,6 +118,13 @@ class Rounds:
             ranked = sorted((j for j, m in enumerate(most) if m), key=lambda j: (worth[j], j))
             self.polisher.climb(start, [columns[j].shape for j in ranked])
 
+    def worth_most(self) -> list[Shape]:
+        """The shapes that cost least beyond what they run at the last prices."""
+        columns = self._listed()
+        runs = self._sequences(columns, self.best.step_time)
+        worth = [(self._cost(c) - n, j) for j, (c, n) in enumerate(zip(columns, runs, strict=True)) if n]
+        return [columns[j].shape for _, j in sorted(worth)[:_KEPT]]
+
     def _listed(self) -> list[Column]:
         return list(self.columns.known.values())
 
@@ -108,18 +134,38 @@ class Rounds:
 
     def _relax(self, step_time: float) -> float:
         """The least step time at which fractions of columns run the whole batch; its prices are kept."""
-        columns, low, high = self._listed(), 0.5 * step_time, step_time
+        low, high = 0.5 * step_time, step_time
         while high - low > 2e-3 * high and not self.stop():
             middle = (low + high) / 2
-            prices = chip_prices(columns, self._within(columns, middle), self.pool.num_chips, self.pool.solver)
-            if prices is not None and most_sequences(prices, self.pool.num_chips) >= self.batch:
+            prices = self._dual(middle)
+            if prices is not None and most_sequences(prices, self._chips) >= self.batch:
                 high = middle
             else:
                 low = middle
-        prices = chip_prices(columns, self._within(columns, high), self.pool.num_chips, self.pool.solver)
+        prices = self._dual(high)
         if prices is not None and any(prices):
             self.prices = prices
         return high
+
+    def _dual(self, step_time: float) -> list[float] | None:
+        """Prices of a chip of each room at a step time; None: no answer."""
+        columns = self._listed()
+        runs = self._sequences(columns, step_time)
+        return chip_prices([c.taken for c in columns], runs, self._chips, self.pool.solver)
+
+    def group_prices(self) -> list[float]:
+        """The last prices, of a chip of each group: for the bound, which knows no rooms."""
+        groups, columns = len(self.pool.num_chips), self._listed()
+        if len({room.group for room in self.pool.rooms}) == len(self.pool.rooms):
+            same = {room.group: price for room, price in zip(self.pool.rooms, self.prices, strict=True)}
+            return [same.get(g, 0.0) for g in range(groups)]
+        used = [self.pool.chips_of(c.shape.stages) for c in columns]
+        prices = chip_prices(used, self._sequences(columns, self.step), self.pool.num_chips, self.pool.solver)
+        return prices if prices is not None and any(prices) else [1.0] * groups
+
+    def _sequences(self, columns: Sequence[Column], step_time: float) -> list[int]:
+        most = self._within(columns, step_time)
+        return [m * c.shape.micro_batch_size for c, m in zip(columns, most, strict=True)]
 
     def _solve_masters(self, low: float) -> None:
         """Ask the master for the whole batch at step times from the best known down to the relaxed one."""
@@ -142,7 +188,7 @@ class Rounds:
             key=lambda j: (self._cost(columns[j]) - most[j] * columns[j].shape.micro_batch_size, j),
         )[:_MOST_COLUMNS]
         chosen, at_most = [columns[j] for j in ranked], [most[j] for j in ranked]
-        counts = replica_counts(chosen, at_most, self.pool.num_chips, self.pool.limits.use, self.stop, self.pool.solver)
+        counts = replica_counts(chosen, at_most, self.pool.rooms, self.pool.limits.use, self.stop, self.pool.solver)
         if counts is None:
             return False
         runs = [(c, x, m) for c, x, m in zip(chosen, counts, at_most, strict=True) if x]
@@ -152,7 +198,7 @@ class Rounds:
         return True
 
     def _cost(self, column: Column) -> float:
-        return sum(p * n for p, n in zip(self.prices, column.chips, strict=True))
+        return sum(p * n for p, n in zip(self.prices, column.taken, strict=True))
 
 
 def _prices_by_rate(pool: Pool, replicas: int) -> list[float]:
@@ -164,4 +210,6 @@ def _prices_by_rate(pool: Pool, replicas: int) -> list[float]:
         if options is not None and options.least_time_per_work < float("inf"):
             rates[g] = max(rates[g], 1 / (mode.tensor * pool.context * max(options.least_time_per_work, 1e-300)))
     whole = sum(r * n for r, n in zip(rates, pool.num_chips, strict=True)) or 1.0
-    return [r * pool.problem.global_batch / whole for r in rates]
+    scale = pool.problem.global_batch / whole
+    first = {room.group: room for room in reversed(pool.rooms)}
+    return [rates[room.group] * scale if room is first[room.group] else 0.0 for room in pool.rooms]

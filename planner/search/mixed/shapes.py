@@ -9,28 +9,34 @@ from itertools import groupby, product
 from typing import TYPE_CHECKING, NamedTuple
 
 from planner.cost.placement import Block, place_blocks
-from planner.cost.tables import Holder, Mode, Setting
+from planner.cost.tables import Mode, Setting
 from planner.search.candidates import Limits, Root
 from planner.search.highs import SolverChoice
 from planner.search.intervals import Intervals
 from planner.search.leaf import Leaf, Split
+from planner.search.mixed.altered import Likely, Ranged, Ring
+from planner.search.mixed.packing import Room, rooms_of, taken
 from planner.search.mixed.rows import PieceRows
 from planner.search.splitting import choose_policies
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
 
-    from planner.cost.tables import ChipGroup, LayerTable, MixedProblem, TransferTable
+    from planner.cost.tables import Holder, LayerTable, MixedProblem, TransferTable
 
     Floats = NDArray[np.float64]
 
-__all__ = ["Entry", "Family", "Kind", "MixedLeaf", "Pool", "Shape", "policies_of"]
+__all__ = ["Entry", "Family", "Kind", "MixedLeaf", "Pool", "Ring", "Shape", "policies_of"]
 
 _MOST_CHOICES = 5000
 """Recompute choices of a stage that are all tried; beyond, the cheapest exchanges are taken."""
+_MANY_CHIPS = 512
+"""Pools with more are searched in the short way."""
+_MOST_UPDATES = 50_000
+"""Updates that a family remembers."""
 
 
 class Kind(NamedTuple):
@@ -46,6 +52,7 @@ class Kind(NamedTuple):
 
 
 Stages = tuple[Kind, ...]
+Policies = tuple[tuple[tuple[int, ...], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -78,95 +85,11 @@ class MixedLeaf(Leaf):
         return self.root.transfer(a.group, a.mode, b.group, b.mode, a.group == b.group and fits)
 
 
-@dataclass(frozen=True)
-class _Ranged:
-    """A problem whose tables hold for every number of replicas from `low` to `high`: the least of both ends, as states
-    divide by the replicas and reductions grow with them.
-    """
-
-    base: MixedProblem
-    low: int
-
-    @property
-    def groups(self) -> tuple[ChipGroup, ...]:
-        return self.base.groups
-
-    @property
-    def global_batch(self) -> int:
-        return self.base.global_batch
-
-    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
-        import numpy as np
-
-        many = self.base.table(group, mode, setting)
-        few = self.base.table(group, mode, replace(setting, data_parallel=self.low))
-        if many is None or few is None:
-            return many or few
-        return replace(
-            many,
-            static_bytes=np.minimum(many.static_bytes, few.static_bytes),
-            host_bytes=_least(many.host_bytes, few.host_bytes),
-            host_fixed_bytes=min(many.host_fixed_bytes, few.host_fixed_bytes),
-            nvme_bytes=_least(many.nvme_bytes, few.nvme_bytes),
-            reduction_s=np.minimum(many.reduction_s, few.reduction_s),
-            optimizer_s=np.minimum(many.optimizer_s, few.optimizer_s),
-            fixed_update_s=min(many.fixed_update_s, few.fixed_update_s),
-        )
-
-    def transfer(
-        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
-    ) -> TransferTable:
-        return self.base.transfer(source, source_mode, target, target_mode, same_node, setting)
-
-
-def _least(one: Floats | None, other: Floats | None) -> Floats | None:
-    import numpy as np
-
-    return None if one is None or other is None else np.minimum(one, other)
-
-
-@dataclass(frozen=True)
-class _Cautious:
-    """A problem whose reductions are those of a mix with one wide replica of another group: no bound, but nearer to
-    what a mix will really take than the least.
-    """
-
-    base: MixedProblem
-
-    @property
-    def groups(self) -> tuple[ChipGroup, ...]:
-        return self.base.groups
-
-    @property
-    def global_batch(self) -> int:
-        return self.base.global_batch
-
-    def table(self, group: int, mode: Mode, setting: Setting) -> LayerTable | None:
-        table = self.base.table(group, mode, setting)
-        replicas = setting.data_parallel
-        if table is None or replicas < 2:
-            return table
-        other = next((g for g, x in enumerate(self.groups) if g != group and x.tensor_degrees), None)
-        slots = self.groups[group].slots_per_node(mode.tensor, setting.context_parallel)
-        together = max(1, min(slots, replicas - 1))
-        holders = [Holder(group, mode.tensor, replicas, min(2, self.groups[group].nodes), together, 0)]
-        if other is not None:
-            wide = max(self.groups[other].tensor_degrees)
-            holders = [holders[0]._replace(replicas=replicas - 1), Holder(other, wide, 1, 1, 1, 0)]
-        reduced = self.base.reduction(0, tuple(holders), setting)
-        return replace(table, reduction_s=reduced.seconds, fixed_update_s=reduced.fixed_s)
-
-    def transfer(
-        self, source: int, source_mode: Mode, target: int, target_mode: Mode, same_node: bool, setting: Setting
-    ) -> TransferTable:
-        return self.base.transfer(source, source_mode, target, target_mode, same_node, setting)
-
-
 class Family:
     """One (schedule, micro-batch size, replicas in all): its tables, for any number of micro-batches.
 
     fewest: with fewer than `replicas`, tables are lower bounds for every number of replicas between the two.
-    cautious: reductions are those of a likely mix, not the least of any.
+    ring: reductions are those of a pipeline in this ring, not the least of any.
     """
 
     def __init__(
@@ -176,17 +99,51 @@ class Family:
         micro_batch_size: int,
         replicas: int,
         fewest: int | None = None,
-        cautious: bool = False,
+        ring: Ring | None = None,
     ) -> None:
         self.pool, self.schedule, self.micro_batch_size, self.replicas = pool, schedule, micro_batch_size, replicas
         setting = Setting(micro_batch_size, replicas, pool.context, mixed=True)
         problem: object = pool.problem
-        if cautious:
-            problem = _Cautious(pool.problem)
+        if ring is not None:
+            problem = Likely(pool.problem, ring)
         elif fewest not in (None, replicas):
-            problem = _Ranged(pool.problem, fewest or 1)
+            problem = Ranged(pool.problem, fewest or 1)
         self.root = Root(problem, pool.intervals, setting, schedule, Limits())  # type: ignore[arg-type]
         self.root.single_stage()
+        self._passes: dict[tuple[Stages, Policies], tuple[list[float], list[float]]] = {}
+        self._transfers: dict[tuple[Kind, Kind, bool, int], TransferTable] = {}
+        self._updates: dict[object, tuple[float, list[float]]] = {}
+
+    def passes(self, leaf: MixedLeaf, split: Split) -> tuple[list[float], list[float]]:
+        """Forward and backward seconds of every stage of a leaf of this family; remembered."""
+        key = tuple(Kind(s.group, s.mode) for s in leaf.stages), split.policies
+        if key not in self._passes:
+            self._passes[key] = leaf.stage_times(split.policies)[:2]
+        return self._passes[key]
+
+    def transfer(self, source: Kind, target: Kind, same_node: bool, sharing: int) -> TransferTable:
+        """A boundary whose line so many pipelines share; remembered."""
+        key = source, target, same_node, sharing
+        if key not in self._transfers:
+            setting = replace(self.root.setting, data_parallel=sharing, mixed=False, single_stage=False)
+            self._transfers[key] = self.root.problem.transfer(*source, *target, same_node, setting)
+        return self._transfers[key]
+
+    def update(
+        self, leaf: MixedLeaf, stage: int, own: int, holders: tuple[Holder, ...], sharing: int
+    ) -> tuple[float, list[float]]:
+        """Update seconds of layers that a stage of a leaf holds together with others (it is `holders[own]`): once, and
+        of a layer of each kind; remembered.
+        """
+        spot = leaf.stages[stage]
+        key = own, holders, sharing, spot.group, spot.mode, leaf.num_stages == 1
+        if key not in self._updates:
+            if len(self._updates) >= _MOST_UPDATES:
+                self._updates.clear()
+            reduced = self.pool.problem.reduction(own, holders, leaf.setting, sharing)
+            each = reduced.seconds + leaf.table(stage).optimizer_s
+            self._updates[key] = reduced.fixed_s, [float(s) for s in each]
+        return self._updates[key]
 
     @cached_property
     def kinds(self) -> tuple[Kind, ...]:
@@ -211,7 +168,8 @@ class Pool:
     def __init__(self, problem: MixedProblem, intervals: Intervals, limits: Limits, context: int) -> None:
         self.problem, self.intervals, self.limits, self.context = problem, intervals, limits, context
         self.solver = SolverChoice()
-        self._families: dict[tuple[str, int, int, bool], Family] = {}
+        self._families: dict[tuple[str, int, int, Ring | None], Family] = {}
+        self._taken: dict[Stages, tuple[int, ...]] = {}
         self.micro_batch_sizes = [b for b in problem.micro_batch_sizes if b <= problem.global_batch]
         self.kinds: tuple[Kind, ...] = tuple(
             Kind(g, mode)
@@ -220,17 +178,17 @@ class Pool:
             if mode.tensor * context <= group.chips_per_node
         )
 
-    def family(self, schedule: str, micro_batch_size: int, replicas: int, cautious: bool = False) -> Family:
+    def family(self, schedule: str, micro_batch_size: int, replicas: int, ring: Ring | None = None) -> Family:
         """The family, with its caches."""
-        key = (schedule, micro_batch_size, replicas, cautious)
+        key = (schedule, micro_batch_size, replicas, ring)
         if key not in self._families:
-            self._families[key] = Family(self, schedule, micro_batch_size, replicas, cautious=cautious)
+            self._families[key] = Family(self, schedule, micro_batch_size, replicas, ring=ring)
         return self._families[key]
 
-    def families(self, replicas: int, cautious: bool = False) -> list[Family]:
+    def families(self, replicas: int, ring: Ring | None = None) -> list[Family]:
         """Every schedule and micro-batch size, at a number of replicas."""
         sizes = self.micro_batch_sizes
-        return [self.family(s, b, replicas, cautious) for s in self.problem.schedules for b in sizes]
+        return [self.family(s, b, replicas, ring) for s in self.problem.schedules for b in sizes]
 
     def allows(self, stages: Stages) -> bool:
         """Whether the limits allow so many stages."""
@@ -253,6 +211,51 @@ class Pool:
         for g, mode in stages:
             used[g] += mode.tensor * self.context
         return tuple(used)
+
+    @cached_property
+    def rooms(self) -> tuple[Room, ...]:
+        """What the groups have room for: one room a group where nodes hold stages of every width without loss."""
+        return rooms_of(self.problem.groups, ((k.group, k.tensor * self.context) for k in self.kinds))
+
+    def taken(self, stages: Stages) -> tuple[int, ...]:
+        """Chips of each room that one pipeline with these stages takes."""
+        if stages not in self._taken:
+            self._taken[stages] = taken(self.rooms, [(k.group, k.tensor * self.context) for k in stages])
+        return self._taken[stages]
+
+    @property
+    def is_large(self) -> bool:
+        """Whether whole pipelines waste little of it, and searching it takes long."""
+        return sum(self.num_chips) > _MANY_CHIPS
+
+    def parts(self) -> list[Pool]:
+        """The pool with one micro-batch size each, and with one tensor parallel degree each, where there are several; a
+        group that lacks the degree keeps its own.
+        """
+        found = []
+        for size in self.micro_batch_sizes if len(self.micro_batch_sizes) > 1 else ():
+            part = copy(self)
+            part.micro_batch_sizes = [size]
+            found.append(part)
+        degrees = sorted({k.tensor for k in self.kinds})
+        for degree in degrees if len(degrees) > 1 else ():
+            have = {k.group for k in self.kinds if k.tensor == degree}
+            part = copy(self)
+            part.kinds = tuple(k for k in self.kinds if k.tensor == degree or k.group not in have)
+            found.append(part)
+        for part in found:
+            part._families, part._taken = {}, {}
+            part.__dict__.pop("rooms", None)
+        return found
+
+    def has_room(self, stages: Stages) -> bool:
+        """Whether one pipeline with these stages has room, and layers for every stage."""
+        fits = all(n <= room.chips for n, room in zip(self.taken(stages), self.rooms, strict=True))
+        return fits and len(stages) <= self.intervals.num_layers
+
+    def price(self, prices: Sequence[float], kind: Kind) -> float:
+        """What a slot costs at prices of a chip of each room."""
+        return sum(p * n for p, n in zip(prices, self.taken((kind,)), strict=True))
 
     def places(self, entries: Iterable[Entry]) -> list[list[list[tuple[int, int]]]] | None:
         """(node, first chip) of every replica of every stage of every entry; None when they do not fit."""
