@@ -214,7 +214,7 @@ def everything() -> Plan:
     policies = ("full", "selective", "offload", "selective_offload", "full_offload")
     first["layers"] = ["embedding", *(f"layers.{i}" for i in range(5))]
     first["recompute"] = {f"layers.{i}": policy for i, policy in enumerate(policies)}
-    first |= {"context_parallel": 2, "expert_parallel": 2, "zero": 1, "offload_optimizer": True, "replicas": 2}
+    first |= {"context_parallel": 2, "expert_parallel": 2, "zero": 1, "offload_optimizer": "host", "replicas": 2}
     first["time"]["recompute_s"] = 1e-5
     second["memory"]["peak_bytes"] = 2 * second["memory"]["usable_bytes"]
     third["memory"]["peak_bytes"] = third["memory"]["usable_bytes"]

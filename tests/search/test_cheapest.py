@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from collections.abc import Callable
 from itertools import pairwise, product
 
 import numpy as np
@@ -17,6 +18,7 @@ from planner.search.intervals import Intervals
 from planner.search.mixed.bound import mix_bound
 from planner.search.mixed.cheapest import cheaper
 from planner.search.mixed.fronts import Behind, Box
+from planner.search.mixed.refuter import Relaxed
 from planner.search.mixed.shapes import Family, Pool
 from tests.search.mixed_problems import (
     MixedTables,
@@ -112,6 +114,13 @@ def test_no_real_pipeline_is_cheaper(seed: int) -> None:
                     assert True in answers[2 * n : 2 * n + 2]
 
 
+def priced(prices: list[float]) -> Callable[[float], list[Relaxed]]:
+    """Columns that lead to these prices: single chips, cheap enough to leave room for others."""
+    return lambda _: [
+        Relaxed(tuple(int(g == other) for other in range(len(prices))), 1e-3 * p) for g, p in enumerate(prices)
+    ]
+
+
 @pytest.mark.parametrize("seed", range(0, 90, 3))
 def test_the_bound_holds_at_any_prices(seed: int) -> None:
     problem, draw = random_mixed_problem(seed), random.Random(seed)
@@ -128,7 +137,7 @@ def test_the_bound_holds_at_any_prices(seed: int) -> None:
     for _ in range(3):
         prices = [draw.uniform(0.2, 2.0) for _ in problem.groups]
         for above in (1.0, 1.3, 2.0):
-            assert mix_bound(pool, families, prices, above * best, 0.0) <= best * (1 + 1e-9)
+            assert mix_bound(pool, families, priced(prices), above * best, 0.0) <= best * (1 + 1e-9)
 
 
 def test_fewer_layers_in_front_may_cost_more() -> None:
@@ -140,7 +149,7 @@ def test_fewer_layers_in_front_may_cost_more() -> None:
     family = Family(pool, "1f1b", 1, 1, 1)
     for prices in ([1.0, 0.0], [1.0, 0.05]):
         for best in (1.0, 1.01, 1.02, 1.025):
-            assert mix_bound(pool, [(family, 12, 12)], prices, best * step, 0.0) <= step * (1 + 1e-9)
+            assert mix_bound(pool, [(family, 12, 12)], priced(prices), best * step, 0.0) <= step * (1 + 1e-9)
 
 
 def test_a_micro_batch_size_that_runs_nowhere_bounds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,7 +157,7 @@ def test_a_micro_batch_size_that_runs_nowhere_bounds_nothing(monkeypatch: pytest
     problem = random_mixed_problem(3)
     pool, most = Pool(problem, Intervals(problem.chain), Limits(), 1), problem.global_batch
     known = [(Family(pool, problem.schedules[0], 1, most, 1), 1, most)]
-    prices = [1.0 for _ in problem.groups]
+    prices = priced([1.0 for _ in problem.groups])
     alone = mix_bound(pool, known, prices, 1.5 * best_mix_by_enumeration(problem), 0.0)
     monkeypatch.setattr(MixedTables, "table", lambda self, group, mode, setting: None)
     nowhere = Family(pool, problem.schedules[0], 2, most, 1)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from planner.cost.schedule import in_flight
-from planner.search.mixed.master import prices_above
+from planner.search.mixed.master import chip_prices, most_sequences
 from planner.search.mixed.refuter import Asking, Boxes, Question, Refuter, Relaxed, first_boxes, grouped
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ _SLACK = 1e-9
 def mix_bound(
     pool: Pool,
     families: Sequence[tuple[Family, int, int]],
-    prices: Sequence[float],
+    columns: Callable[[float], Sequence[Relaxed]],
     best: float,
     gap: float,
     should_stop: Callable[[], bool] = lambda: False,
@@ -48,20 +48,17 @@ def mix_bound(
     """No mix of pipelines of these families is faster than this many seconds; at most (1 - gap) * best.
 
     families: each with the fewest and the most micro-batches of its pipelines, all mixes covered.
-    prices: of a chip of each group, in any unit, to begin with: dual prices of the relaxed master are good ones.
+    columns: pipelines with the most sequences that they run within a step time. Prices at which none of them runs what
+    it costs are tried first; the bound is valid whatever they are, but good prices come from good columns.
     jobs: processes; they heed the deadline (of the monotonic clock) alone.
     """
-    whole = sum(p * n for p, n in zip(prices, pool.num_chips, strict=True))
-    if whole <= 0:
-        return 0.0
-    scaled = tuple(p * pool.problem.global_batch / whole for p in prices)
     boxes: list[tuple[int, Box]] = []
     for n, (family, fewest, most) in enumerate(families):
         if should_stop():
             return 0.0
         boxes += ((n, box) for box in first_boxes(family.rows, fewest, most, best))
     with Asking(Refuter([f for f, _, _ in families]), should_stop, jobs, deadline) as asking:
-        return _Climb(pool, families, scaled, best, boxes, asking).run(gap)
+        return _Climb(pool, families, columns, best, boxes, asking).run(gap)
 
 
 class _Climb:
@@ -71,14 +68,15 @@ class _Climb:
         self,
         pool: Pool,
         families: Sequence[tuple[Family, int, int]],
-        prices: tuple[float, ...],
+        columns: Callable[[float], Sequence[Relaxed]],
         best: float,
         boxes: Boxes,
         asking: Asking,
     ) -> None:
-        self.pool, self.families, self.prices, self.best = pool, families, prices, best
+        self.pool, self.families, self.columns, self.best = pool, families, columns, best
         self.boxes, self.asking = boxes, asking
         self.reached, self.failed = 0.0, math.inf
+        self.prices: tuple[float, ...] = ()
         self._relaxed: list[tuple[float, Relaxed]] = []
         self._hard: set[tuple[int, int]] = set()
 
@@ -88,6 +86,9 @@ class _Climb:
         """
         for goal in (*(g for g in _GOALS if g > gap), gap):
             step_time = self.best * (1 - goal)
+            if self.asking.stop() or not self._price(step_time):
+                self.failed = step_time
+                break
             shown, left = self._once(step_time)
             if not self.reached:
                 left = self._easier(left, goal)
@@ -104,7 +105,7 @@ class _Climb:
             self._fall_back(gap)
         for _ in range(_HALVINGS if 0 < self.reached < self.failed < math.inf else 0):
             middle = (self.reached + self.failed) / 2
-            if not self._at(middle) and not self._with_other_prices(middle):
+            if not self._with_other_prices(middle):
                 self.failed = middle
         return self.reached
 
@@ -122,7 +123,7 @@ class _Climb:
         """Easier step times, at other prices."""
         for easier in (e for e in _EASIER if e > gap):
             step_time = self.best * (1 - easier)
-            if self._at(step_time) or self._with_other_prices(step_time):
+            if self._with_other_prices(step_time):
                 return
             self.failed = step_time
 
@@ -151,16 +152,30 @@ class _Climb:
     def _with_other_prices(self, step_time: float) -> bool:
         """Whether there are prices at which no pipeline within the step time runs what it costs; they are kept."""
         for _ in range(_PRICES):
-            known = [r for t, r in self._relaxed if t <= step_time]
-            found = prices_above(self.prices, known, self.pool) if not self.asking.stop() else None
-            if found is None:
+            number = len(self._relaxed)
+            if self.asking.stop() or not self._price(step_time):
                 return False
-            self.prices, number = found, len(self._relaxed)
             if self._at(step_time):
                 return True
             if len(self._relaxed) == number:
                 return False
         return False
+
+    def _price(self, step_time: float) -> bool:
+        """Prices at which what is known to run within the step time costs most beyond what it runs; False: something
+        runs what it costs at any prices.
+        """
+        known = [*self.columns(step_time), *(r for t, r in self._relaxed if t <= step_time)]
+        chips, groups = self.pool.num_chips, len(self.pool.num_chips)
+        used = [(*r.chips, *(0,) * (groups - len(r.chips))) for r in known]
+        found = chip_prices(used, [r.sequences for r in known], chips, self.pool.solver)
+        if found is None:
+            return False
+        if not any(found):
+            found = [1.0] * groups
+        whole, batch = most_sequences(found, chips), self.pool.problem.global_batch
+        self.prices = tuple(p * batch / whole for p in found)
+        return whole < batch * (1 - _SLACK) or not known
 
     def _at(self, step_time: float) -> bool:
         """Whether no pipeline within the step time runs what it costs."""

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from planner.search.candidates import Limits
     from planner.search.leaf import Leaf, Split
     from planner.search.mix_progress import MixPhase
+    from planner.search.mixed.rounds import Rounds
 
 __all__ = ["MixedOutcome", "Start", "search_mixes"]
 
@@ -95,13 +96,15 @@ def search_mixes(
             small = False
             best = _with_start(pool, found, start)
             enter("better mixes", best)
-            prices = _improve(pool, wanted, found, best, start, hurry or should_stop)
+            rounds = _improve(pool, wanted, found, best, start, hurry or should_stop)
             enter("bound of all mixes", None)
-            if should_stop() or not math.isfinite(found.step_time) or not prices:
+            if should_stop() or not math.isfinite(found.step_time):
                 bounds.append(0.0)
             else:
                 families = [*_families(pool, wanted)]
-                bounds.append(mix_bound(pool, families, prices, found.step_time, gap, should_stop, jobs, deadline))
+                bounds.append(
+                    mix_bound(pool, families, rounds.within, found.step_time, gap, should_stop, jobs, deadline)
+                )
         context = degree if found.step_time < before else context
     statistics = {"mixes": found.mixes}
     bound = min([*bounds, found.step_time])
@@ -166,15 +169,20 @@ def _numbers(pool: Pool, replicas: Sequence[int] | None) -> list[int]:
 
 def _improve(
     pool: Pool, wanted: Sequence[int], found: Found, best: Found, start: Start, should_stop: Callable[[], bool]
-) -> list[float]:
-    """Passes over the pool, then over parts of its modes and sizes, then over the pool again; prices for the bound.
+) -> Rounds:
+    """Passes over the pool, then over parts of its modes and sizes, then over the pool again; columns for the bound.
 
     best: what is known, with the start among its entries; it is made better, and what it finds goes into `found`.
     """
     guess = start.leaf.setting.data_parallel if start.leaf is not None else max(wanted)
     search = Passes(pool, wanted, best, should_stop)
+    if pool.is_large:
+        least = search.least(guess)
+        if not least.promises:
+            found.mixes += best.mixes
+            return least
     search.guessed(guess)
-    prices = search.least()
+    least = search.least()
     search.again()
     before = best.step_time
     for part in () if pool.is_large else pool.parts():
@@ -190,7 +198,7 @@ def _improve(
     if best.step_time < found.step_time:
         found.step_time, found.entries = best.step_time, best.entries
     found.mixes += best.mixes
-    return prices
+    return least
 
 
 def _with_start(pool: Pool, found: Found, start: Start) -> Found:

@@ -10,19 +10,15 @@ from planner.search.highs import SolverChoice, solve_program
 if TYPE_CHECKING:
     from planner.search.mixed.columns import Column
     from planner.search.mixed.packing import Room
-    from planner.search.mixed.refuter import Relaxed
-    from planner.search.mixed.shapes import Pool
 
-__all__ = ["chip_prices", "most_sequences", "prices_above", "replica_counts"]
+__all__ = ["chip_prices", "most_sequences", "replica_counts"]
 
 _SECONDS = 10.0
 _HIGHS = SolverChoice()
-_MARGINS = (0.06, 0.03, 0.01, 2e-3, 1e-6)
-"""By how much pipelines must cost more than they run."""
 
 
 def chip_prices(
-    used: Sequence[Sequence[int]], sequences: Sequence[int], chips: Sequence[int], solver: SolverChoice = _HIGHS
+    used: Sequence[Sequence[int]], sequences: Sequence[float], chips: Sequence[int], solver: SolverChoice = _HIGHS
 ) -> list[float] | None:
     """Prices of chips (sequences a step, one a room) at which no column runs more sequences than it costs, and all
     rooms together cost least: the dual of the relaxed master.
@@ -44,36 +40,6 @@ def chip_prices(
     if answer.values is None:
         return None
     return [max(0.0, float(answer.values.get(p.name, 0.0))) for p in price]
-
-
-def prices_above(prices: Sequence[float], pipelines: Sequence[Relaxed], pool: Pool) -> tuple[float, ...] | None:
-    """Prices of chips (sequences a step, one a group), as near to the given ones as can be, at which none of the
-    pipelines runs what it costs, all chips together the global batch; None: there are none.
-
-    minimise   sum_g chips[g] * |price[g] - given[g]|
-    for all pipelines j:   sum_g used[j, g] * price[g] >= (1 + margin) * sequences[j]
-    """
-    import pulp
-
-    for margin in _MARGINS:
-        lp = pulp.LpProblem("prices_above", pulp.LpMinimize)
-        price = [lp.add_variable(f"price__g{g}", 0) for g in range(len(prices))]
-        away = [lp.add_variable(f"away__g{g}", 0) for g in range(len(prices))]
-        lp += pulp.lpSum(n * a for n, a in zip(pool.num_chips, away, strict=True))
-        whole = pulp.lpSum(n * p for n, p in zip(pool.num_chips, price, strict=True) if n)
-        lp += whole == pool.problem.global_batch, "all_chips"
-        for g, given in enumerate(prices):
-            lp += away[g] >= price[g] - given, f"above__g{g}"
-            lp += away[g] >= given - price[g], f"below__g{g}"
-        for j, pipeline in enumerate(pipelines):
-            paid = pulp.lpSum(n * p for n, p in zip(pipeline.chips, price, strict=False) if n)
-            lp += paid >= (1 + margin) * pipeline.sequences, f"paid__j{j}"
-        answer = solve_program(lp, time_limit_s=_SECONDS, solver=pool.solver.name, log_path=pool.solver.log)
-        if answer.values is not None:
-            found = [max(0.0, float(answer.values.get(p.name, 0.0))) for p in price]
-            total = most_sequences(found, pool.num_chips)
-            return tuple(p * pool.problem.global_batch / total for p in found)
-    return None
 
 
 def most_sequences(prices: Sequence[float], chips: Sequence[int]) -> float:

@@ -38,9 +38,9 @@ class Passes:
         if self._moved:
             self._run(self._used, Ring())
 
-    def least(self) -> list[float]:
-        """With the least reductions, at the number of pipelines of the best mix; the prices of chips."""
-        return self._run(self._used or self.number, None).group_prices()
+    def least(self, number: int | None = None) -> Rounds:
+        """With the least reductions, at the number of pipelines of the best mix or so many; says what can be gained."""
+        return self._run(number or self._used or self.number, None)
 
     def again(self) -> None:
         """With the reductions of the best mix, as long as it gets better."""

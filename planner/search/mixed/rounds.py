@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from planner.search.mixed.columns import Column, Columns
 from planner.search.mixed.master import chip_prices, most_sequences, replica_counts
 from planner.search.mixed.polish import Polisher
+from planner.search.mixed.refuter import Relaxed
 from planner.search.mixed.shapes import Pool, Ring, Shape
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class Rounds:
         for shape in (*(e.shape for e in best.entries), *shapes):
             family = pool.family(shape.schedule, shape.micro_batch_size, replicas, ring)
             self.columns.add_shape(family, shape)
+        self._begun = len(shapes) > 0
         each = max((e.micro_batches * e.shape.micro_batch_size for e in best.entries), default=self.batch)
         self.most = min(self.batch, _MOST_SEQUENCES * each)
 
@@ -81,18 +83,24 @@ class Rounds:
                 break
             step = self._relax(step)
         self.step = step
-        if step < self.best.step_time * (1 - _WORTH_A_ROUND):
+        if self.promises:
             self._solve_masters(step)
             self._climb()
+
+    @property
+    def promises(self) -> bool:
+        """Whether fractions of columns are so much faster than the best plan that whole ones are worth looking for."""
+        return self.step < self.best.step_time * (1 - _WORTH_A_ROUND)
 
     def _start(self, step_time: float) -> None:
         """Columns to begin with: pipelines of each group alone; in a large pool those of all at likely prices."""
         rooms = self.pool.rooms
         groups = sorted({room.group for room in rooms})
-        if self.columns.ring is None or len(groups) < 2:
+        if len(groups) < 2:
             return
-        if self.pool.is_large:
+        if self.pool.is_large and not self._begun:
             self.columns.price(self.prices, step_time, self.most)
+        if self.pool.is_large or self.columns.ring is None:
             return
         for g in groups:
             alone = [p if r.group == g else p * _NEVER for r, p in zip(rooms, self.prices, strict=True)]
@@ -153,15 +161,13 @@ class Rounds:
         runs = self._sequences(columns, step_time)
         return chip_prices([c.taken for c in columns], runs, self._chips, self.pool.solver)
 
-    def group_prices(self) -> list[float]:
-        """The last prices, of a chip of each group: for the bound, which knows no rooms."""
-        groups, columns = len(self.pool.num_chips), self._listed()
-        if len({room.group for room in self.pool.rooms}) == len(self.pool.rooms):
-            same = {room.group: price for room, price in zip(self.pool.rooms, self.prices, strict=True)}
-            return [same.get(g, 0.0) for g in range(groups)]
-        used = [self.pool.chips_of(c.shape.stages) for c in columns]
-        prices = chip_prices(used, self._sequences(columns, self.step), self.pool.num_chips, self.pool.solver)
-        return prices if prices is not None and any(prices) else [1.0] * groups
+    def within(self, step_time: float) -> list[Relaxed]:
+        """The columns, each with the most sequences that it runs within a step time: for the bound, which knows no
+        rooms.
+        """
+        columns = self._listed()
+        runs = [c.within(step_time, self.batch // (b := c.shape.micro_batch_size)) * b for c in columns]
+        return [Relaxed(self.pool.chips_of(c.shape.stages), n) for c, n in zip(columns, runs, strict=True) if n]
 
     def _sequences(self, columns: Sequence[Column], step_time: float) -> list[int]:
         most = self._within(columns, step_time)
