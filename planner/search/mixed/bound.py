@@ -9,7 +9,6 @@ other prices may do.
 
 from __future__ import annotations
 
-import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
@@ -30,6 +29,11 @@ _EASIER = (0.08, 0.15, 0.25, 0.4, 0.6, 0.8)
 """Before the first goal: until something is shown."""
 _HALVINGS = 3
 """Step times asked for between the last one that was shown and the first one that was not."""
+_TOGETHER = 8
+"""Groups of boxes that are asked for before it is looked whether one failed, whatever the number of processes."""
+_STEPS = (0.125, 0.25, 0.5, 0.75)
+"""Of the way to other prices."""
+_PART_OF_MARGIN = 0.2
 _PRICES = 12
 """Prices tried at a step time."""
 _SLACK = 1e-9
@@ -136,17 +140,18 @@ class _Climb:
 
     def _refuted(self, boxes: Boxes, step_time: float) -> Boxes | None:
         """The boxes, divided as far as needed to show it of all; None when it was not shown."""
-        groups = grouped(boxes)
+        groups, asked = grouped(boxes), Question(step_time, self.prices, False)
         hard = [g for g in groups if (g.family, g.fewest) in self._hard]
+        rest = [g for g in groups if (g.family, g.fewest) not in self._hard]
         shown = list["tuple[int, Box]"]()
-        for some in (hard, [g for g in groups if g not in hard]):
-            with contextlib.closing(self.asking.answers(some, Question(step_time, self.prices, False))) as answers:
-                for group, answer in zip(some, answers, strict=True):
-                    if answer.left:
-                        self._hard.add((group.family, group.fewest))
-                        self._relaxed += [(step_time, answer.because)] if answer.because is not None else []
-                        return None
-                    shown += ((group.family, box) for box in answer.shown)
+        for some in (hard, *(rest[n : n + _TOGETHER] for n in range(0, len(rest), _TOGETHER))):
+            answers = [*zip(some, self.asking.answers(some, asked), strict=True)]
+            shown += ((group.family, box) for group, answer in answers for box in answer.shown)
+            failed = [(group, answer.because) for group, answer in answers if answer.left]
+            self._hard |= {(group.family, group.fewest) for group, _ in failed}
+            self._relaxed += [(step_time, because) for _, because in failed if because is not None]
+            if failed:
+                return None
         return shown
 
     def _with_other_prices(self, step_time: float) -> bool:
@@ -174,8 +179,26 @@ class _Climb:
         if not any(found):
             found = [1.0] * groups
         whole, batch = most_sequences(found, chips), self.pool.problem.global_batch
-        self.prices = tuple(p * batch / whole for p in found)
+        self.prices = self._on_the_way([p * batch / whole for p in found], used, [r.sequences for r in known])
         return whole < batch * (1 - _SLACK) or not known
+
+    def _on_the_way(
+        self, prices: Sequence[float], used: Sequence[Sequence[int]], runs: Sequence[float]
+    ) -> tuple[float, ...]:
+        """Prices from the last ones towards these: as near to the last ones as leaves a part of what these ones gain,
+        since the best prices for what is known are often bad ones for what is not.
+        """
+
+        def margin(tried: Sequence[float]) -> float:
+            costs = (sum(n * p for n, p in zip(own, tried, strict=True)) for own in used)
+            return min((cost / n for cost, n in zip(costs, runs, strict=True) if n), default=math.inf) - 1
+
+        enough = _PART_OF_MARGIN * margin(prices)
+        for step in _STEPS if self.prices else ():
+            tried = [(1 - step) * last + step * new for last, new in zip(self.prices, prices, strict=True)]
+            if margin(tried) >= enough:
+                return tuple(tried)
+        return tuple(prices)
 
     def _at(self, step_time: float) -> bool:
         """Whether no pipeline within the step time runs what it costs."""
