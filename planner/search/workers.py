@@ -192,6 +192,7 @@ class PoolOfWorkers:
     def __init__(self, jobs: int, start: Callable[[_Inputs], None], inputs: _Inputs) -> None:
         self._inputs = _written((start, inputs))
         self._pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start_with, initargs=(self._inputs,))
+        self._pool.submit(_nothing)  # starts the processes now, not when they are asked
 
     def each(
         self,
@@ -226,6 +227,10 @@ def _start_with(path: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start, inputs = pickle.loads(Path(path).read_bytes())
     start(inputs)
+
+
+def _nothing() -> None:
+    pass
 
 
 def _end(pool: ProcessPoolExecutor) -> None:

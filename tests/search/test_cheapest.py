@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise, product
 
 import numpy as np
@@ -18,7 +18,7 @@ from planner.search.intervals import Intervals
 from planner.search.mixed.bound import mix_bound
 from planner.search.mixed.cheapest import cheaper
 from planner.search.mixed.fronts import Behind, Box
-from planner.search.mixed.refuter import Relaxed
+from planner.search.mixed.refuter import Asking, Question, Refuter, Relaxed, first_boxes, grouped
 from planner.search.mixed.shapes import Family, Pool
 from tests.search.mixed_problems import (
     MixedTables,
@@ -121,6 +121,16 @@ def priced(prices: list[float]) -> Callable[[float], list[Relaxed]]:
     ]
 
 
+def bound_of(
+    pool: Pool,
+    families: list[tuple[Family, int, int]],
+    columns: Callable[[float], list[Relaxed]],
+    best: float,
+) -> float:
+    with Asking(Refuter([f for f, _, _ in families]), lambda: False, 1, math.inf) as asking:
+        return mix_bound(pool, families, columns, best, 0.0, asking)
+
+
 @pytest.mark.parametrize("seed", range(0, 90, 3))
 def test_the_bound_holds_at_any_prices(seed: int) -> None:
     problem, draw = random_mixed_problem(seed), random.Random(seed)
@@ -137,7 +147,38 @@ def test_the_bound_holds_at_any_prices(seed: int) -> None:
     for _ in range(3):
         prices = [draw.uniform(0.2, 2.0) for _ in problem.groups]
         for above in (1.0, 1.3, 2.0):
-            assert mix_bound(pool, families, priced(prices), above * best, 0.0) <= best * (1 + 1e-9)
+            assert bound_of(pool, families, priced(prices), above * best) <= best * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("seed", range(1, 60, 3))
+@pytest.mark.parametrize("looks", [None, 3, math.inf])
+def test_what_is_shown_with_slack_holds_at_lower_prices(seed: int, looks: float | None) -> None:
+    """Boxes asked for are all shown or left, and no real pipeline in a shown one runs what it costs at prices that are
+    lower by the slack.
+    """
+    problem, draw = random_mixed_problem(seed), random.Random(seed)
+    schedule, size, most = draw.choice(problem.schedules), draw.choice(problem.sizes), problem.global_batch
+    family = Family(Pool(problem, Intervals(problem.chain), Limits(), 1), schedule, size, 1)
+    real = real_pipelines(problem, schedule, size, 1)
+    if not real:
+        return
+    limit = sorted(x for x, _, _ in real)[len(real) // 2] * (1 + 1e-9)
+    refuter, boxes = Refuter([family]), [(0, b) for b in first_boxes(family.rows, 1, most // size, limit)]
+    for _ in range(4):
+        asked = Question(limit, tuple(draw.uniform(0.1, 2.0) for _ in problem.groups), draw.choice([0.0, 0.1]), looks)
+        for group in grouped(boxes):
+            answer = refuter.answer(group, asked, lambda: False)
+            assert covered([*answer.shown, *answer.left]) == pytest.approx(covered(group.boxes))
+            for x, stages, m in real:
+                shown = any(b.fewest <= m <= b.most and b.long >= limit for b in answer.shown)
+                if x <= limit and shown and all(b.fewest > m or b.most < m for b in answer.left):
+                    cost = sum(asked.lowered()[g] * t.chips for g, t in stages)
+                    assert cost > m * size * (1 - 1e-9)
+
+
+def covered(boxes: Iterable[Box]) -> float:
+    """What boxes cover of micro-batches and ways."""
+    return sum((b.most - b.fewest + 1) * (b.long - b.short) for b in boxes)
 
 
 def test_fewer_layers_in_front_may_cost_more() -> None:
@@ -149,7 +190,7 @@ def test_fewer_layers_in_front_may_cost_more() -> None:
     family = Family(pool, "1f1b", 1, 1, 1)
     for prices in ([1.0, 0.0], [1.0, 0.05]):
         for best in (1.0, 1.01, 1.02, 1.025):
-            assert mix_bound(pool, [(family, 12, 12)], priced(prices), best * step, 0.0) <= step * (1 + 1e-9)
+            assert bound_of(pool, [(family, 12, 12)], priced(prices), best * step) <= step * (1 + 1e-9)
 
 
 def test_a_micro_batch_size_that_runs_nowhere_bounds_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,12 +199,12 @@ def test_a_micro_batch_size_that_runs_nowhere_bounds_nothing(monkeypatch: pytest
     pool, most = Pool(problem, Intervals(problem.chain), Limits(), 1), problem.global_batch
     known = [(Family(pool, problem.schedules[0], 1, most, 1), 1, most)]
     prices = priced([1.0 for _ in problem.groups])
-    alone = mix_bound(pool, known, prices, 1.5 * best_mix_by_enumeration(problem), 0.0)
+    alone = bound_of(pool, known, prices, 1.5 * best_mix_by_enumeration(problem))
     monkeypatch.setattr(MixedTables, "table", lambda self, group, mode, setting: None)
     nowhere = Family(pool, problem.schedules[0], 2, most, 1)
     assert not nowhere.rows.kinds
     monkeypatch.undo()
-    both = mix_bound(pool, [*known, (nowhere, 1, most // 2)], prices, 1.5 * best_mix_by_enumeration(problem), 0.0)
+    both = bound_of(pool, [*known, (nowhere, 1, most // 2)], prices, 1.5 * best_mix_by_enumeration(problem))
     assert both == alone > 0
 
 

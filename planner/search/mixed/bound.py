@@ -11,14 +11,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from planner.cost.schedule import in_flight
 from planner.search.mixed.master import chip_prices, most_sequences
-from planner.search.mixed.refuter import Asking, Boxes, Question, Refuter, Relaxed, first_boxes, grouped
+from planner.search.mixed.refuter import Boxes, Question, Relaxed, first_boxes, grouped
 
 if TYPE_CHECKING:
     from planner.search.mixed.fronts import Box
+    from planner.search.mixed.refuter import Asking
     from planner.search.mixed.shapes import Family, Pool
 
 __all__ = ["mix_bound"]
@@ -36,7 +37,22 @@ _STEPS = (0.125, 0.25, 0.5, 0.75)
 _PART_OF_MARGIN = 0.2
 _PRICES = 12
 """Prices tried at a step time."""
-_SLACK = 1e-9
+_LOOKS, _SLACK = (25, 100), 0.005
+"""Boxes of a group that are looked at before all are, so that prices which won't do are known early; and the slack of
+prices at that: those that are shown then stay so at prices that are a little lower.
+"""
+_ROUNDING = 1e-9
+
+
+class _Shown(NamedTuple):
+    """Boxes that hold no pipeline within a step time that runs what it costs at these prices, or at higher ones."""
+
+    step_time: float
+    prices: tuple[float, ...]
+    boxes: Boxes
+
+    def still(self, step_time: float, prices: Sequence[float]) -> bool:
+        return step_time <= self.step_time and all(p >= q for p, q in zip(prices, self.prices, strict=True))
 
 
 def mix_bound(
@@ -45,24 +61,21 @@ def mix_bound(
     columns: Callable[[float], Sequence[Relaxed]],
     best: float,
     gap: float,
-    should_stop: Callable[[], bool] = lambda: False,
-    jobs: int = 1,
-    deadline: float = math.inf,
+    asking: Asking,
 ) -> float:
     """No mix of pipelines of these families is faster than this many seconds; at most (1 - gap) * best.
 
     families: each with the fewest and the most micro-batches of its pipelines, all mixes covered.
     columns: pipelines with the most sequences that they run within a step time. Prices at which none of them runs what
     it costs are tried first; the bound is valid whatever they are, but good prices come from good columns.
-    jobs: processes; they heed the deadline (of the monotonic clock) alone.
+    asking: about these families.
     """
     boxes: list[tuple[int, Box]] = []
     for n, (family, fewest, most) in enumerate(families):
-        if should_stop():
+        if asking.stop():
             return 0.0
         boxes += ((n, box) for box in first_boxes(family.rows, fewest, most, best))
-    with Asking(Refuter([f for f, _, _ in families]), should_stop, jobs, deadline) as asking:
-        return _Climb(pool, families, columns, best, boxes, asking).run(gap)
+    return _Climb(pool, families, columns, best, boxes, asking).run(gap)
 
 
 class _Climb:
@@ -78,11 +91,11 @@ class _Climb:
         asking: Asking,
     ) -> None:
         self.pool, self.families, self.columns, self.best = pool, families, columns, best
-        self.boxes, self.asking = boxes, asking
+        self.open, self.asking = boxes, asking
+        self.shown: list[_Shown] = []
         self.reached, self.failed = 0.0, math.inf
         self.prices: tuple[float, ...] = ()
         self._relaxed: list[tuple[float, Relaxed]] = []
-        self._hard: set[tuple[int, int]] = set()
 
     def run(self, gap: float) -> float:
         """Seconds. What a goal leaves open after one look is asked for at easier step times first, so that something is
@@ -93,16 +106,11 @@ class _Climb:
             if self.asking.stop() or not self._price(step_time):
                 self.failed = step_time
                 break
-            shown, left = self._once(step_time)
+            self._ask(Question(step_time, self.prices, _SLACK, None))
             if not self.reached:
-                left = self._easier(left, goal)
+                self._easier(goal)
             number = len(self._relaxed)
-            closer = self._refuted(left, step_time) if self._singles_are_slower(step_time) else None
-            if closer is not None:
-                self.boxes, self.reached = [*shown, *closer], step_time
-                continue
-            self.boxes = [*shown, *left]
-            if len(self._relaxed) == number or not self._with_other_prices(step_time):
+            if not self._at(step_time) and (len(self._relaxed) == number or not self._with_other_prices(step_time)):
                 self.failed = step_time
                 break
         if not self.reached:
@@ -113,15 +121,11 @@ class _Climb:
                 self.failed = middle
         return self.reached
 
-    def _easier(self, left: Boxes, goal: float) -> Boxes:
-        """Boxes that a goal left open, divided to show an easier step time."""
+    def _easier(self, goal: float) -> None:
+        """An easier step time, which divides the boxes that a goal left open."""
         for easier in (e for e in _EASIER if e > goal):
-            step_time = self.best * (1 - easier)
-            found = self._refuted(left, step_time) if self._singles_are_slower(step_time) else None
-            if found is not None:
-                self.reached = step_time
-                return found
-        return left
+            if self._at(self.best * (1 - easier)):
+                return
 
     def _fall_back(self, gap: float) -> None:
         """Easier step times, at other prices."""
@@ -131,28 +135,26 @@ class _Climb:
                 return
             self.failed = step_time
 
-    def _once(self, step_time: float) -> tuple[Boxes, Boxes]:
-        """Boxes that hold no pipeline which runs what it costs, and the halves of those of which that is not shown."""
-        groups = grouped(self.boxes)
-        answers = [*zip(groups, self.asking.answers(groups, Question(step_time, self.prices, True)), strict=True)]
-        shown = [(group.family, box) for group, answer in answers for box in answer.shown]
-        return shown, [(group.family, box) for group, answer in answers for box in answer.left]
-
-    def _refuted(self, boxes: Boxes, step_time: float) -> Boxes | None:
-        """The boxes, divided as far as needed to show it of all; None when it was not shown."""
-        groups, asked = grouped(boxes), Question(step_time, self.prices, False)
-        hard = [g for g in groups if (g.family, g.fewest) in self._hard]
-        rest = [g for g in groups if (g.family, g.fewest) not in self._hard]
-        shown = list["tuple[int, Box]"]()
-        for some in (hard, *(rest[n : n + _TOGETHER] for n in range(0, len(rest), _TOGETHER))):
-            answers = [*zip(some, self.asking.answers(some, asked), strict=True)]
-            shown += ((group.family, box) for group, answer in answers for box in answer.shown)
-            failed = [(group, answer.because) for group, answer in answers if answer.left]
-            self._hard |= {(group.family, group.fewest) for group, _ in failed}
-            self._relaxed += [(step_time, because) for _, because in failed if because is not None]
-            if failed:
-                return None
-        return shown
+    def _ask(self, asked: Question) -> tuple[bool, bool]:
+        """Ask for all boxes of which it is not known: whether it was shown of all of them, and whether it can't be.
+        Once a group fails, those after it are left for other prices, unless there are few looks at each.
+        """
+        self.open = [*self.open, *(b for s in self.shown if not s.still(*asked[:2]) for b in s.boxes)]
+        self.shown = [s for s in self.shown if s.still(*asked[:2])]
+        groups, left, shown, failed = grouped(self.open), list["tuple[int, Box]"](), list["tuple[int, Box]"](), False
+        for n in range(0, len(groups), _TOGETHER):
+            some = groups[n : n + _TOGETHER]
+            if failed and asked.looks == math.inf:
+                left += ((group.family, box) for group in some for box in group.boxes)
+                continue
+            for group, answer in zip(some, self.asking.answers(some, asked), strict=True):
+                shown += ((group.family, box) for box in answer.shown)
+                left += ((group.family, box) for box in answer.left)
+                failed = failed or answer.failed
+                self._relaxed += [(asked.step_time, answer.because)] if answer.because is not None else []
+        self.open = left
+        self.shown.append(_Shown(asked.step_time, asked.lowered(), shown))
+        return not left, failed
 
     def _with_other_prices(self, step_time: float) -> bool:
         """Whether there are prices at which no pipeline within the step time runs what it costs; they are kept."""
@@ -180,7 +182,7 @@ class _Climb:
             found = [1.0] * groups
         whole, batch = most_sequences(found, chips), self.pool.problem.global_batch
         self.prices = self._on_the_way([p * batch / whole for p in found], used, [r.sequences for r in known])
-        return whole < batch * (1 - _SLACK) or not known
+        return whole < batch * (1 - _ROUNDING) or not known
 
     def _on_the_way(
         self, prices: Sequence[float], used: Sequence[Sequence[int]], runs: Sequence[float]
@@ -202,10 +204,15 @@ class _Climb:
 
     def _at(self, step_time: float) -> bool:
         """Whether no pipeline within the step time runs what it costs."""
-        boxes = self._refuted(self.boxes, step_time) if self._singles_are_slower(step_time) else None
-        if boxes is not None:
-            self.boxes, self.reached = boxes, step_time
-        return boxes is not None
+        if not self._singles_are_slower(step_time):
+            return False
+        for asked in (*(Question(step_time, self.prices, _SLACK, n) for n in _LOOKS), Question(step_time, self.prices)):
+            shown, failed = self._ask(asked)
+            if shown:
+                self.reached = step_time
+            if shown or failed or self.asking.stop():
+                return shown
+        return False
 
     def _singles_are_slower(self, step_time: float) -> bool:
         """Whether no pipeline of one stage within the step time runs what it costs."""
@@ -213,7 +220,7 @@ class _Climb:
         for family, fewest, most in self.families:
             for relaxed in _single_stages(family, fewest, most, step_time):
                 cost = sum(p * n for p, n in zip(self.prices, relaxed.chips, strict=False))
-                if cost <= relaxed.sequences * (1 + _SLACK):
+                if cost <= relaxed.sequences * (1 + _ROUNDING):
                     self._relaxed.append((step_time, relaxed))
                     slower = False
         return slower
@@ -233,7 +240,7 @@ def _single_stages(family: Family, fewest: int, most: int, step_time: float) -> 
         while low < high:
             middle = (low + high + 1) // 2
             time = options.times(in_flight(family.schedule, 1, middle))[whole]
-            fits = middle * time + options.update[whole] <= step_time * (1 + _SLACK)
+            fits = middle * time + options.update[whole] <= step_time * (1 + _ROUNDING)
             low, high = (middle, high) if fits else (low, middle - 1)
         if low >= fewest:
             chips = [0] * (kind.group + 1)

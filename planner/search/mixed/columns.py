@@ -115,6 +115,7 @@ class Columns:
         self.pool, self.replicas, self.ring, self.stop = pool, replicas, ring, should_stop
         self.known: dict[Shape, Column] = {}
         self._seen: set[tuple[Family, Chain, int]] = set()
+        self._pricers: dict[Family, Pricer] = {}
 
     def add_shape(self, family: Family, shape: Shape) -> None:
         """A shape that is known from elsewhere."""
@@ -128,7 +129,7 @@ class Columns:
         import numpy as np
 
         for family in self.pool.families(self.replicas, self.ring):
-            pricer = Pricer(family, step_time)
+            pricer = self._pricers.setdefault(family, Pricer(family, step_time)).within(step_time)
             per_slot = np.array([self.pool.price(prices, kind) for kind in family.kinds])
             found: dict[int, tuple[float, Chain]] = {}
             last = max(1, min(most, self.pool.problem.global_batch) // family.micro_batch_size)

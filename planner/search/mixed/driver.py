@@ -13,6 +13,7 @@ from planner.search.mixed.bound import mix_bound
 from planner.search.mixed.exhaustive import Found, exhaust, is_small
 from planner.search.mixed.passes import Passes
 from planner.search.mixed.pricing import Box, Pricer, Question
+from planner.search.mixed.refuter import Asking, Refuter
 from planner.search.mixed.shapes import Entry, Family, Kind, Pool, Shape
 
 if TYPE_CHECKING:
@@ -94,17 +95,16 @@ def search_mixes(
             bounds.append(math.inf if nothing_fits(pool, wanted) else 0.0)
         elif wanted:
             small = False
-            best = _with_start(pool, found, start)
-            enter("better mixes", best)
-            rounds = _improve(pool, wanted, found, best, start, hurry or should_stop)
-            enter("bound of all mixes", None)
-            if should_stop() or not math.isfinite(found.step_time):
-                bounds.append(0.0)
-            else:
-                families = [*_families(pool, wanted)]
-                bounds.append(
-                    mix_bound(pool, families, rounds.within, found.step_time, gap, should_stop, jobs, deadline)
-                )
+            families = [*_families(pool, wanted)]
+            with Asking(Refuter([f for f, _, _ in families]), should_stop, jobs, deadline) as asking:
+                best = _with_start(pool, found, start)
+                enter("better mixes", best)
+                rounds = _improve(pool, wanted, found, best, start, hurry or should_stop)
+                enter("bound of all mixes", None)
+                if should_stop() or not math.isfinite(found.step_time):
+                    bounds.append(0.0)
+                else:
+                    bounds.append(mix_bound(pool, families, rounds.within, found.step_time, gap, asking))
         context = degree if found.step_time < before else context
     statistics = {"mixes": found.mixes}
     bound = min([*bounds, found.step_time])

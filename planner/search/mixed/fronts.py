@@ -264,13 +264,13 @@ def _least_before(values: Floats, count: Counts) -> Floats:
     import numpy as np
 
     longest = max(1, int(count.max(initial=0)))
-    levels = [values]
-    while 2 ** len(levels) <= longest:
-        shift, last = 2 ** (len(levels) - 1), levels[-1]
-        longer = last.copy()
+    table = np.empty((len(values), longest.bit_length(), *values.shape[1:]))
+    table[:, 0] = values
+    for n in range(1, table.shape[1]):
+        shift, last, longer = 2 ** (n - 1), table[:, n - 1], table[:, n]
         np.minimum(last[..., :-shift], last[..., shift:], out=longer[..., :-shift])
-        levels.append(longer)
-    table = np.concatenate([level.reshape(len(values), -1) for level in levels], axis=1)
+        longer[..., -shift:] = last[..., -shift:]
+    table = table.reshape(len(values), -1)
     power = np.frexp(np.maximum(count, 1))[1].astype(np.int64) - 1
     at = np.arange(values.shape[3])
     start = np.arange(0, count.size, values.shape[3]).reshape(*count.shape[:2], 1) + power * count.size

@@ -145,7 +145,7 @@ class _Longest:
 
 
 class Pricer:
-    """Cheapest chains of one family at one step time."""
+    """Cheapest chains of one family within a step time."""
 
     def __init__(self, family: Family, step_time: float) -> None:
         self.family, self.step_time = family, step_time
@@ -157,6 +157,12 @@ class Pricer:
         self._tables: dict[tuple[int, ...], _Longest] = {}
         self._by_held: dict[int, _Longest] = {}
         self._busy: dict[int, Counts] = {}
+
+    def within(self, step_time: float) -> Pricer:
+        """The same one, from now on within this step time."""
+        if step_time != self.step_time:
+            self.step_time, self._busy = step_time, {}
+        return self
 
     @property
     def fastest_way(self) -> float:

@@ -36,7 +36,7 @@ _ALIKE = 1.5
 """Ratio of micro-batches of boxes that one process looks at."""
 _LABELS, _MOST_LABELS, _STEEPNESS = 300, 20_000, 1.5
 """Labels of a stage after which a first box is divided; narrower ones are worth more, as a power of their width."""
-_FEW_RATES, _RATES = 2, 3
+_FEW_RATES, _RATES = 3, 3
 """Prices of a second of way for wide and for narrow boxes."""
 _CELLS = 40_000
 """Kinds times positions times boxes that are looked at together, about."""
@@ -47,13 +47,19 @@ Boxes = Sequence[tuple[int, Box]]
 
 
 class Question(NamedTuple):
-    """prices: of a chip of each group, in sequences.  once: every box is looked at once, those left over are halved;
-    else they are divided until none is left or a fine one is, and then nothing more is said.
+    """prices: of a chip of each group, in sequences.  slack: a share of the prices: boxes are shown at prices lower by
+    so much, and so at all that are higher than those.  looks: boxes that are looked at; they are divided until as many
+    were, none is left, or it fails at a fine one; None: every box once, and those left over are halved.
     """
 
     step_time: float
     prices: tuple[float, ...]
-    once: bool
+    slack: float = 0.0
+    looks: float | None = math.inf
+
+    def lowered(self) -> tuple[float, ...]:
+        """Prices at which boxes are shown."""
+        return tuple(p * (1 - self.slack) for p in self.prices)
 
 
 @dataclass(frozen=True)
@@ -75,11 +81,13 @@ class Relaxed(NamedTuple):
 @dataclass(frozen=True)
 class Answer:
     """Of a group's boxes, divided as far as needed: those that hold no pipeline that runs what it costs, and those of
-    which that is not shown.  because: a relaxed one that does, in one of these.
+    which that is not shown.  failed: dividing them further does not show it.  because: a relaxed pipeline of these that
+    runs what it costs, if one is known.
     """
 
     shown: tuple[Box, ...]
     left: tuple[Box, ...]
+    failed: bool = False
     because: Relaxed | None = None
 
 
@@ -93,30 +101,42 @@ class Refuter:
 
     def answer(self, group: Group, asked: Question, should_stop: Callable[[], bool]) -> Answer:
         """What is known of a group of boxes."""
-        import numpy as np
-
         rows, step_time = self.rows[group.family], asked.step_time
         if not rows.kinds or float(rows.fastest[-1]) >= step_time:
             return Answer(group.boxes, ())
-        slots = np.array([asked.prices[g] * n for g, n in self.chips[group.family]]) / self.sizes[group.family]
-        behind = Behind(rows, step_time, slots, group.fewest)
+        behind = self._behind(group, step_time, asked.lowered())
         together = max(4, _CELLS // (len(rows.kinds) * (rows.layers + 1)))
+        looks = len(group.boxes) if asked.looks is None else asked.looks
         open_boxes, shown, left = [*reversed(group.boxes)], list[Box](), list[Box]()
-        while open_boxes:
+        while open_boxes and looks > 0:
             if should_stop():
                 return Answer((), group.boxes)
             boxes, effort = _next(open_boxes, together, step_time)
-            for box, holds in zip(boxes, cheaper(behind, boxes, *effort), strict=True):
-                parts = () if holds is False else _divided(box, step_time)
-                if holds is False:
-                    shown.append(box)
-                elif asked.once or not parts:
-                    left += parts or (box,)
-                else:
-                    open_boxes += parts
-            if left and not asked.once:
-                return Answer((), tuple(left), self._because(behind, left[0], group.family))
-        return Answer(tuple(shown), tuple(left))
+            looks -= len(boxes)
+            holds = cheaper(behind, boxes, *effort)
+            shown += [box for box, some in zip(boxes, holds, strict=True) if some is False]
+            rest = {box: _divided(box, step_time) for box, some in zip(boxes, holds, strict=True) if some is not False}
+            fine = [box for box, parts in rest.items() if not parts]
+            left += fine
+            (left if asked.looks is None else open_boxes).extend(part for parts in rest.values() for part in parts)
+            if fine and asked.looks is not None:
+                failed, because = self._fails(group, asked, fine)
+                if failed:
+                    return Answer(tuple(shown), (*left, *open_boxes), True, because)
+        return Answer(tuple(shown), (*left, *open_boxes))
+
+    def _fails(self, group: Group, asked: Question, fine: Sequence[Box]) -> tuple[bool, Relaxed | None]:
+        """Whether it can't be shown of boxes too fine to be divided, at the prices; and a pipeline that says so."""
+        exact = self._behind(group, asked.step_time, asked.prices)
+        holding = zip(fine, cheaper(exact, fine, _MOST_LABELS, _RATES), strict=True)
+        wrong = next((box for box, holds in holding if holds is not False), None)
+        return wrong is not None, None if wrong is None else self._because(exact, wrong, group.family)
+
+    def _behind(self, group: Group, step_time: float, prices: Sequence[float]) -> Behind:
+        import numpy as np
+
+        slots = np.array([prices[g] * n for g, n in self.chips[group.family]]) / self.sizes[group.family]
+        return Behind(self.rows[group.family], step_time, slots, group.fewest)
 
     def _because(self, behind: Behind, box: Box, family: int) -> Relaxed | None:
         """A relaxed pipeline of the box that runs what it costs."""
