@@ -44,5 +44,5 @@ def test_five_runs_with_other_hash_seeds_and_jobs_give_the_same_bytes(tmp_path: 
 
 @pytest.mark.slow
 def test_mixed_shapes_give_the_same_bytes_too(tmp_path: Path) -> None:
-    runs = [(0, 1), (1, 2), (77, 1)]
+    runs = [(0, 1), (77, 2)]
     assert len({plan_bytes(tmp_path, ("rtx-3090-4090", "llama-3.1-8b"), seed, jobs) for seed, jobs in runs}) == 1

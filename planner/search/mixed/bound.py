@@ -37,9 +37,12 @@ _STEPS = (0.125, 0.25, 0.5, 0.75)
 _PART_OF_MARGIN = 0.2
 _PRICES = 12
 """Prices tried at a step time."""
-_LOOKS, _SLACK = (25, 100), 0.005
+_LOOKS, _SLACK = (40, 120), 0.005
 """Boxes of a group that are looked at before all are, so that prices which won't do are known early; and the slack of
 prices at that: those that are shown then stay so at prices that are a little lower.
+"""
+_SLACK_ONCE = 0.02
+"""As the slack, where boxes are looked at once: most are far from holding anything.
 """
 _ROUNDING = 1e-9
 
@@ -106,7 +109,7 @@ class _Climb:
             if self.asking.stop() or not self._price(step_time):
                 self.failed = step_time
                 break
-            self._ask(Question(step_time, self.prices, _SLACK, None))
+            self._ask(Question(step_time, self.prices, _SLACK_ONCE, None))
             if not self.reached:
                 self._easier(goal)
             number = len(self._relaxed)
