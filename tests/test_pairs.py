@@ -73,13 +73,17 @@ def assert_honest(plan: Plan) -> None:
     assert certificate.objective == pytest.approx(plan.prediction.step_time_s)
 
 
-@pytest.mark.parametrize(("cluster", "model"), pairs())
+MIXED = pairs()[::7]
+"""Pairs whose shapes may be mixed, as is the default; the search for identical pipelines comes first there too."""
+
+
+@pytest.mark.parametrize(("cluster", "model"), [pair for pair in pairs() if pair not in MIXED])
 def test_a_sensible_pair_has_a_checked_plan_within_two_seconds_of_search(cluster: str, model: str) -> None:
     spec = of_one_shape(model_of(model))
     assert_honest(solve(cluster_of(cluster), spec, SolveOptions(time_limit_s=2.0)).plan)
 
 
-@pytest.mark.parametrize(("cluster", "model"), pairs()[::7])
+@pytest.mark.parametrize(("cluster", "model"), MIXED)
 def test_so_it_has_where_shapes_may_be_mixed(cluster: str, model: str) -> None:
     assert_honest(solve(cluster_of(cluster), model_of(model), SolveOptions(time_limit_s=2.0)).plan)
 
