@@ -36,8 +36,8 @@ _ALIKE = 1.5
 """Ratio of micro-batches of boxes that one process looks at."""
 _LABELS, _MOST_LABELS, _STEEPNESS = 300, 20_000, 1.5
 """Labels of a stage after which a first box is divided; narrower ones are worth more, as a power of their width."""
-_FEW_RATES, _RATES = 3, 3
-"""Prices of a second of way for wide and for narrow boxes."""
+_RATES = 3
+"""Prices of a second of way."""
 _CELLS = 40_000
 """Kinds times positions times boxes that are looked at together, about."""
 
@@ -111,9 +111,9 @@ class Refuter:
         while open_boxes and looks > 0:
             if should_stop():
                 return Answer((), group.boxes)
-            boxes, effort = _next(open_boxes, together, step_time)
+            boxes, labels = _next(open_boxes, together, step_time)
             looks -= len(boxes)
-            holds = cheaper(behind, boxes, *effort)
+            holds = cheaper(behind, boxes, labels, _RATES)
             shown += [box for box, some in zip(boxes, holds, strict=True) if some is False]
             rest = {box: _divided(box, step_time) for box, some in zip(boxes, holds, strict=True) if some is not False}
             fine = [box for box, parts in rest.items() if not parts]
@@ -151,21 +151,20 @@ class Refuter:
         return Relaxed(tuple(chips), most * self.sizes[family])
 
 
-def _next(boxes: list[Box], most: int, step_time: float) -> tuple[list[Box], tuple[int, int]]:
-    """The last ones, as many as are worth the same effort."""
+def _next(boxes: list[Box], most: int, step_time: float) -> tuple[list[Box], int]:
+    """The last ones, as many as are worth the same number of labels."""
     found = [boxes.pop()]
-    effort = _effort(found[0], step_time)
-    while boxes and len(found) < most and _effort(boxes[-1], step_time) == effort:
+    labels = _labels(found[0], step_time)
+    while boxes and len(found) < most and _labels(boxes[-1], step_time) == labels:
         found.append(boxes.pop())
-    return found, effort
+    return found, labels
 
 
-def _effort(box: Box, step_time: float) -> tuple[int, int]:
-    """Labels and rates that a box is worth."""
+def _labels(box: Box, step_time: float) -> int:
+    """Labels of a stage that a box is worth."""
     width = max(box.most / box.fewest - 1, (box.long - box.short) / step_time, _FINEST)
     halvings = max(0, math.floor(math.log2(_FIRST_WIDTH / width)))
-    labels = min(_MOST_LABELS, int(_LABELS * 2 ** (_STEEPNESS * halvings)))
-    return labels, _FEW_RATES if halvings < 2 else _RATES
+    return min(_MOST_LABELS, int(_LABELS * 2 ** (_STEEPNESS * halvings)))
 
 
 def _divided(box: Box, step_time: float) -> tuple[Box, ...]:
