@@ -156,6 +156,7 @@ class _Search:
             self.find_first_plan()
             self.open.begin(i for i in range(len(self.roots)) if i not in few)
             self.find_first_plan()
+            self.workers.begin()
             self.adopt_older(_ALONE)
             self.find_better_plan()
             self.close_roots()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from planner.errors import NoPlanFoundError, Notice
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "IDENTICAL",
-    "IDENTICAL_SHARE",
     "AllShapes",
+    "before_mixes",
     "best_of_all_shapes",
     "one_shape_notices",
     "search_all_shapes",
@@ -35,8 +35,12 @@ __all__ = [
 
 IDENTICAL = "identical pipelines"
 """The phase before all mixes."""
-IDENTICAL_SHARE = 0.6
+_IDENTICAL_SHARE = 0.6
 """Of the time limit, for plans of identical pipelines, where mixes may be better."""
+_IDENTICAL_GAP = 0.01
+"""Plans of identical pipelines are looked for this closely at least, where mixes may be better: a better start costs less
+than the bound of all mixes from a worse one.
+"""
 _IMPROVEMENT_SHARE = 0.45
 """Of the time that identical pipelines left, for better mixes; the rest is for the bound of all mixes."""
 
@@ -56,6 +60,12 @@ class AllShapes:
     bound: float
     late: bool
     cut_short: tuple[MixPhase, ...]
+
+
+def before_mixes(settings: SearchSettings, limit: float) -> SearchSettings:
+    """Of the search for identical pipelines that comes before the one for mixes. limit: seconds for both."""
+    gap = min(settings.gap, _IDENTICAL_GAP)
+    return replace(settings, gap=gap, time_limit_s=_IDENTICAL_SHARE * limit, first_plan_limit_s=limit)
 
 
 def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
@@ -169,7 +179,8 @@ def best_of_all_shapes(
     choices = choices or (single.choices if single is not None else ())
     why: WhyStopped = "exhausted"
     if mixed.step_time - bound <= max(settings.gap, 1e-6) * mixed.step_time * (1 + 1e-6):
-        why = "time" if outcome.warmed or searched.late else "gap"
+        by_clock = outcome.warmed or outcome.why_stopped == "time" or searched.late
+        why = "time" if by_clock else "gap"
     elif interrupted():
         why = "interrupted"
     elif searched.cut_short or outcome.why_stopped == "time":

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 from planner.errors import InterruptedSolve, NoPlanFoundError, Notice
@@ -16,7 +16,7 @@ from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchSettings, WhyStopped, search
 from planner.search.highs import SolverName, require_solver, start_log
 from planner.search.mix_progress import MixReporter
-from planner.search.mixes import IDENTICAL, IDENTICAL_SHARE, best_of_all_shapes, one_shape_notices, why_identical
+from planner.search.mixes import IDENTICAL, before_mixes, best_of_all_shapes, one_shape_notices, why_identical
 from planner.search.on_uplinks import found_on_uplinks
 from planner.search.outcome import Found
 from planner.search.plan_space import plan_space_of
@@ -114,9 +114,8 @@ def solve(
         identical = why_identical(model, cost, settings.limits, options)
         older, settings = with_older_plan(cluster, model, graph, problem, cost, settings, options, identical)
         limit, mixes = options.time_limit_s, identical is None
-        first = replace(settings, time_limit_s=IDENTICAL_SHARE * limit, first_plan_limit_s=limit)
         say = forward(progress, IDENTICAL if mixes else "")
-        outcome = search(problem, first if mixes else settings, say, interrupted)
+        outcome = search(problem, before_mixes(settings, limit) if mixes else settings, say, interrupted)
         if outcome.leaf is None and older.plan is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
         found = single = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)

@@ -93,7 +93,7 @@ def _prove_here(
 
 
 class Workers:
-    """Runs batches of surveys and proofs in this process (`jobs` 1) or in a pool."""
+    """Runs batches of surveys and proofs in this process (`jobs` 1, or one alone) or in a pool."""
 
     def __init__(self, problem: Problem, settings: SearchSettings, roots: list[Root]) -> None:
         self.roots, self.settings = roots, settings
@@ -104,6 +104,11 @@ class Workers:
             self._pool = ProcessPoolExecutor(
                 settings.jobs, get_context("spawn"), initializer=_start_worker, initargs=(self._inputs,)
             )
+
+    def begin(self) -> None:
+        """Start the processes of the pool, which takes them about a second."""
+        if self._pool is not None:
+            _begin(self._pool, self.settings.jobs)
 
     def close(self) -> None:
         """End the pool without waiting for running work."""
@@ -143,7 +148,7 @@ class Workers:
         should_stop: Callable[[], bool],
     ) -> list[Survey]:
         """One survey a root (given with its bound and the effort that it is worth), all at the same target."""
-        if self._pool is None:
+        if self._pool is None or len(batch) == 1:
             return [
                 survey_root(
                     self.roots[i],
@@ -164,7 +169,7 @@ class Workers:
         self, batch: list[Question], target: Target, gap: float, should_stop: Callable[[], bool], deadline: float
     ) -> list[Sift]:
         """One question a root, all at the same target. `should_stop` knows of the deadline; workers only of that."""
-        if self._pool is None:
+        if self._pool is None or len(batch) == 1:
             return [sift_root(self.roots[q.index], q, target, gap, should_stop) for q in batch]
         calls = [(q, target, gap, deadline) for q in batch]
         return _answers(self._pool, _sift, calls, should_stop, Sift(0.0, math.inf, None))
@@ -179,7 +184,7 @@ class Workers:
     ) -> list[tuple[Proof, float]]:
         """One proof a leaf, all at the same target; the objective per second of each leaf beside it."""
         solver = self.settings.program_solver
-        if self._pool is None:
+        if self._pool is None or len(batch) == 1:
             return [_prove_here(self.roots[i], o, target, gap, deadline, solver, should_stop) for _, i, o in batch]
         calls = [(i, o, target, gap, deadline, solver) for _, i, o in batch]
         nothing = (Proof(0.0, None, target.objective, False, 0), 1.0)
@@ -192,7 +197,7 @@ class PoolOfWorkers:
     def __init__(self, jobs: int, start: Callable[[_Inputs], None], inputs: _Inputs) -> None:
         self._inputs = _written((start, inputs))
         self._pool = ProcessPoolExecutor(jobs, get_context("spawn"), initializer=_start_with, initargs=(self._inputs,))
-        self._pool.submit(_nothing)  # starts the processes now, not when they are asked
+        _begin(self._pool, jobs)
 
     def each(
         self,
@@ -227,6 +232,13 @@ def _start_with(path: str) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     start, inputs = pickle.loads(Path(path).read_bytes())
     start(inputs)
+
+
+def _begin(pool: ProcessPoolExecutor, jobs: int) -> None:
+    """Start the processes now, not when they are asked: each call starts one."""
+    with _started():
+        for _ in range(jobs):
+            pool.submit(_nothing)
 
 
 def _nothing() -> None:

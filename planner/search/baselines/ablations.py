@@ -315,13 +315,13 @@ def _searched(
     """As `solve` searches: identical pipelines, then mixes from the best of them."""
     from planner.search.driver import search
     from planner.search.mix_progress import MixReporter
-    from planner.search.mixes import IDENTICAL, IDENTICAL_SHARE, search_all_shapes, why_identical
+    from planner.search.mixes import IDENTICAL, before_mixes, search_all_shapes, why_identical
     from planner.search.progress import forward
     from planner.search.solve import interruptible
 
     begin, limit = time.monotonic(), settings.time_limit_s
     mixes = why_identical(model, cost, settings.limits, options) is None
-    first = replace(settings, time_limit_s=IDENTICAL_SHARE * limit, first_plan_limit_s=limit) if mixes else settings
+    first = before_mixes(settings, limit) if mixes else settings
     with interruptible() as interrupted:
         outcome = search(problem, first, forward(watch.search, IDENTICAL if mixes else ""), interrupted)
         again = _Again(outcome.step_time, outcome.bound, outcome.bound, outcome.why_stopped)
