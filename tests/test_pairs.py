@@ -74,7 +74,7 @@ def assert_honest(plan: Plan) -> None:
 
 
 def third(rest: int) -> list[tuple[str, str]]:
-    """One pair in three; in each third every cluster is paired with models of every kind, and every model with clusters.
+    """One pair in three; every cluster and every model is in each third.
 
     All pairs, in both spaces: `python -m tests.benchmarks.same_plans`.
     """

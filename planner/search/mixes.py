@@ -38,8 +38,8 @@ IDENTICAL = "identical pipelines"
 _IDENTICAL_SHARE = 0.6
 """Of the time limit, for plans of identical pipelines, where mixes may be better."""
 _IDENTICAL_GAP = 0.01
-"""Plans of identical pipelines are looked for this closely at least, where mixes may be better: a better start costs less
-than the bound of all mixes from a worse one.
+"""Plans of identical pipelines are looked for this closely at least, where mixes may be better: a better start costs
+less than the bound of all mixes from a worse one.
 """
 _IMPROVEMENT_SHARE = 0.45
 """Of the time that identical pipelines left, for better mixes; the rest is for the bound of all mixes."""
