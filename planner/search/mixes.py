@@ -35,8 +35,10 @@ __all__ = [
 
 IDENTICAL = "identical pipelines"
 """The phase before all mixes."""
-_IDENTICAL_SHARE = 0.6
-"""Of the time limit, for plans of identical pipelines, where mixes may be better."""
+_IDENTICAL_SHARE, _SHARE_WITH_EXPERTS = 0.6, 0.75
+"""Of the time limit, for plans of identical pipelines, where mixes may be better; expert groups are never mixed, so
+that where there can be some the bound is mostly that of identical pipelines.
+"""
 _IDENTICAL_GAP = 0.01
 """Plans of identical pipelines are looked for this closely at least, where mixes may be better: a better start costs
 less than the bound of all mixes from a worse one.
@@ -62,10 +64,15 @@ class AllShapes:
     cut_short: tuple[MixPhase, ...]
 
 
-def before_mixes(settings: SearchSettings, limit: float) -> SearchSettings:
+def before_mixes(problem: MixedProblem, settings: SearchSettings, limit: float) -> SearchSettings:
     """Of the search for identical pipelines that comes before the one for mixes. limit: seconds for both."""
     gap = min(settings.gap, _IDENTICAL_GAP)
-    return replace(settings, gap=gap, time_limit_s=_IDENTICAL_SHARE * limit, first_plan_limit_s=limit)
+    share = _SHARE_WITH_EXPERTS if _has_expert_groups(problem) else _IDENTICAL_SHARE
+    return replace(settings, gap=gap, time_limit_s=share * limit, first_plan_limit_s=limit)
+
+
+def _has_expert_groups(problem: MixedProblem) -> bool:
+    return any(s.expert_parallel > 1 for s in problem.settings)
 
 
 def why_identical(model: ModelSpec, cost: CostModel, limits: Limits, options: SolveOptions) -> str | None:
@@ -137,7 +144,7 @@ def search_all_shapes(
         enter=say.enter,
     )
     bound = mixed.bound
-    if any(s.expert_parallel > 1 for s in problem.settings):  # expert groups are never mixed
+    if _has_expert_groups(problem):
         bound = min(bound, outcome.bound)
     bound = max(bound, floor)
     ended: tuple[MixPhase, ...] = ("better mixes",) if late else ()

@@ -115,7 +115,7 @@ def solve(
         older, settings = with_older_plan(cluster, model, graph, problem, cost, settings, options, identical)
         limit, mixes = options.time_limit_s, identical is None
         say = forward(progress, IDENTICAL if mixes else "")
-        outcome = search(problem, before_mixes(settings, limit) if mixes else settings, say, interrupted)
+        outcome = search(problem, before_mixes(problem, settings, limit) if mixes else settings, say, interrupted)
         if outcome.leaf is None and older.plan is None and not (mixes and outcome.why_stopped == "exhausted"):
             _raise_without_plan(cluster, model, options, outcome, interrupted, older.said)
         found = single = None if outcome.leaf is None else _settled(cost, options, outcome, interrupted, begin)

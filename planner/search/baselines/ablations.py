@@ -321,7 +321,7 @@ def _searched(
 
     begin, limit = time.monotonic(), settings.time_limit_s
     mixes = why_identical(model, cost, settings.limits, options) is None
-    first = before_mixes(settings, limit) if mixes else settings
+    first = before_mixes(problem, settings, limit) if mixes else settings
     with interruptible() as interrupted:
         outcome = search(problem, first, forward(watch.search, IDENTICAL if mixes else ""), interrupted)
         again = _Again(outcome.step_time, outcome.bound, outcome.bound, outcome.why_stopped)
