@@ -39,6 +39,9 @@ rules out the earlier.
 """
 _HALVINGS, _FRESH_HALVINGS = 6, 2
 """Questions to the sieve about a promising root, and about any other."""
+_CLOSENESS = 0.2
+"""Better plans of promising roots are looked for until the sieve knows of none that is better by this share of the gap.
+"""
 _SOME_GROUPS = 4
 """Up to so many groups a promising root is looked at closely first, and the best plan is tried without each group."""
 _CLOSER = 1.1
@@ -224,7 +227,7 @@ class _Search:
         for i in sorted(promising, key=lambda i: (self.roots[i].most_stages, i)):
             goal = self.objective * (1 - self.gap)
             if self.open.bounds[i] < goal and not self.out_of_time():
-                self.sift([self.open.question(i, goal, _HALVINGS)])
+                self.sift([self.open.question(i, goal, _HALVINGS)], _CLOSENESS)
 
     def leave_out_groups(self) -> None:
         """A group that does not earn its place: look for a plan without it that is at least as good."""
@@ -267,9 +270,10 @@ class _Search:
         """Whether it can be asked about any root; known without a look at the roots."""
         return self.settings.price_per_chip_s is None and self.has_plan and len(self.roots[0].groups) <= MOST_GROUPS
 
-    def sift(self, questions: list[Question]) -> None:
-        """Ask the sieve about some roots: better plans and sharper bounds."""
-        sifts = self.workers.sifts(questions, self.target(), self.gap, self.out_of_time, self.deadline)
+    def sift(self, questions: list[Question], closeness: float = 1.0) -> None:
+        """Ask the sieve about some roots: plans until none is better by so much of the gap, and sharper bounds."""
+        gap = closeness * self.gap
+        sifts = self.workers.sifts(questions, self.target(), gap, self.out_of_time, self.deadline)
         for question, sift in zip(questions, sifts, strict=True):
             self.statistics["sifts"] += 1
             self.open.answer(question, sift)

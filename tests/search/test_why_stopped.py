@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from planner import SolveOptions, SolveResult, solve
 from planner.search import mixes
-from planner.search.driver import search
+from planner.search.driver import SearchSettings, search
 from planner.spec import parse_cluster, parse_model
 from tests.plan.small import CLUSTER, MODEL
 
@@ -56,6 +57,36 @@ def test_without_a_clock_a_gap_that_stays_is_exhausted(cut_short: None, monkeypa
     monkeypatch.setattr(solving, "search", lambda *given: replace(search(*given), bound=0.0))
     certificate = solved(time_limit_s=60.0).plan.certificate
     assert (certificate.why_stopped, certificate.shares_used_up) == ("exhausted", None)
+
+
+def test_a_plan_that_the_clock_chose_is_not_the_gaps_though_its_gap_is_closed(
+    cut_short: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be another one with more time."""
+    monkeypatch.setattr("planner.search.mixed.driver.mix_bound", lambda pool, f, c, best, *rest: best)
+    certificate = solved(time_limit_s=60.0).plan.certificate
+    assert (certificate.why_stopped, certificate.shares_used_up) == ("time", ("identical pipelines",))
+    assert certificate.gap <= 0.01
+
+
+@pytest.mark.parametrize("gap", [0.5, 0.01, 0.001])
+def test_mixes_begin_from_a_close_plan_of_identical_pipelines_whatever_the_gap(gap: float) -> None:
+    certificate = solved(gap=gap).plan.certificate
+    assert certificate.identical_bound is not None
+    identical = solved(constraints="constraints: {shapes: identical}\n", gap=min(gap, 0.01)).plan.certificate
+    assert certificate.identical_bound == identical.bound
+    assert identical.gap <= min(gap, 0.01) * (1 + 1e-9)
+    assert certificate.objective <= identical.objective
+
+
+@pytest.mark.parametrize(("experts", "share"), [(1, 0.6), (2, 0.75)])
+def test_identical_pipelines_have_more_of_the_time_where_expert_groups_are_not_mixed(
+    experts: int, share: float
+) -> None:
+    settings = [SimpleNamespace(expert_parallel=n) for n in range(1, experts + 1)]
+    problem: Any = SimpleNamespace(settings=settings)
+    before = mixes.before_mixes(problem, SearchSettings(time_limit_s=40.0), 40.0)
+    assert (before.time_limit_s, before.first_plan_limit_s) == (40 * share, 40)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from planner.search.workers import PoolOfWorkers
 from tests.plan.small import CLUSTER, MODEL
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +21,15 @@ cluster = parse_cluster({CLUSTER!r}, "c.yaml")
 model = parse_model({MODEL!r} + "constraints: {{shapes: identical}}", "m.yaml")
 """
 SOLVED = "print(solve(cluster, model, SolveOptions(jobs=2, gap=0.0)).why_stopped)\n"
+
+
+def test_all_processes_of_a_pool_start_at_once() -> None:
+    pool = PoolOfWorkers(3, abs, -1)
+    try:
+        assert len(pool._pool._processes) == 3
+        assert [*pool.each(abs, [(-2,), (3,)], lambda: False)] == [2, 3]
+    finally:
+        pool.close()
 
 
 def run(program: Path | None, text: str) -> subprocess.CompletedProcess[str]:
