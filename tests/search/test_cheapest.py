@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise, product
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -121,6 +122,18 @@ def priced(prices: list[float]) -> Callable[[float], list[Relaxed]]:
     ]
 
 
+class Given(NamedTuple):
+    """Pipelines that are known, and no more to look for."""
+
+    columns: Callable[[float], list[Relaxed]]
+
+    def within(self, step_time: float) -> list[Relaxed]:
+        return self.columns(step_time)
+
+    def look_closer(self, prices: Sequence[float], step_time: float, should_stop: Callable[[], bool]) -> bool:
+        return False
+
+
 def bound_of(
     pool: Pool,
     families: list[tuple[Family, int, int]],
@@ -128,7 +141,7 @@ def bound_of(
     best: float,
 ) -> float:
     with Asking(Refuter([f for f, _, _ in families]), lambda: False, 1, math.inf) as asking:
-        return mix_bound(pool, families, columns, best, 0.0, asking)
+        return mix_bound(pool, families, Given(columns), best, 0.0, asking)
 
 
 @pytest.mark.parametrize("seed", range(0, 90, 3))

@@ -10,8 +10,12 @@ import pytest
 from planner.cost.tiers import Tier
 from planner.search.candidates import Limits
 from planner.search.driver import Outcome, SearchSettings, search
+from planner.search.intervals import Intervals
 from planner.search.mixed import driver
 from planner.search.mixed.driver import MixedOutcome, Start, search_mixes
+from planner.search.mixed.exhaustive import Found
+from planner.search.mixed.rounds import Rounds
+from planner.search.mixed.shapes import Pool
 from tests.search.mixed_problems import MixedTables, best_mix_by_enumeration, random_mixed_problem, with_offload
 
 FAST, ALL = 40, 200
@@ -162,3 +166,23 @@ def test_pinned_numbers_of_pipelines_are_kept() -> None:
     for number in (1, 2, 3):
         outcome = search_mixes(problem, Limits(), (number,), Start(None, None, math.inf), 0.0, lambda: False)
         assert sum(e.replicas for e in outcome.entries) == number
+
+
+@pytest.mark.parametrize("seed", [3, 21, 27, 36, 42])
+def test_a_closer_look_adds_pipelines_with_as_many_sequences_as_they_have_time_for(seed: int) -> None:
+    """27 and 36: a group with two rooms, because a node is not full."""
+    problem, best = random_mixed_problem(seed), best_mix(seed)
+    pool = Pool(problem, Intervals(problem.chain), Limits(), 1)
+    prices = [problem.global_batch / sum(pool.num_chips)] * len(pool.num_chips)
+    rounds = Rounds(pool, 2, None, Found(best, (), math.inf), (), lambda: True)
+    assert not rounds.look_closer(prices, best, lambda: True) and not rounds.within(best)
+    assert rounds.look_closer(prices, best, lambda: False)
+    found, columns = rounds.within(best), [*rounds.columns.known.values()]
+    assert not rounds.look_closer(prices, best, lambda: False) and rounds.within(best) == found
+    runs = []
+    for column in columns:
+        size, stages, split = column.shape.micro_batch_size, column.shape.stages, column.shape.split
+        leaves = {m: column.family.leaf(stages, m) for m in range(1, problem.global_batch // size + 1)}
+        within = [m for m, leaf in leaves.items() if leaf.step_time(split) <= best and column.fits(m)]
+        runs.append(max(within, default=0) * size)
+    assert [pipeline.sequences for pipeline in found] == [n for n in runs if n]

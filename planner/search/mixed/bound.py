@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from planner.cost.schedule import in_flight
 from planner.search.mixed.master import chip_prices, most_sequences
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from planner.search.mixed.refuter import Asking
     from planner.search.mixed.shapes import Family, Pool
 
-__all__ = ["mix_bound"]
+__all__ = ["Known", "mix_bound"]
 
 _GOALS = (0.03, 0.02, 0.015)
 """How far below the best plan step times are asked for, while that is shown, before the gap asked for."""
@@ -47,6 +47,20 @@ _SLACK_ONCE = 0.02
 _ROUNDING = 1e-9
 
 
+_CLOSER = 2
+"""Times that pipelines are looked for at the first prices, so that those which fail at once are known."""
+
+
+class Known(Protocol):
+    """Real pipelines that good prices come from."""
+
+    def within(self, step_time: float) -> Sequence[Relaxed]:
+        """Each with the most sequences that it runs within a step time."""
+
+    def look_closer(self, prices: Sequence[float], step_time: float, should_stop: Callable[[], bool]) -> bool:
+        """Look for more that run about what they cost at prices of a chip of each group; whether any was found."""
+
+
 class _Shown(NamedTuple):
     """Boxes that hold no pipeline within a step time that runs what it costs at these prices, or at higher ones."""
 
@@ -61,7 +75,7 @@ class _Shown(NamedTuple):
 def mix_bound(
     pool: Pool,
     families: Sequence[tuple[Family, int, int]],
-    columns: Callable[[float], Sequence[Relaxed]],
+    known: Known,
     best: float,
     gap: float,
     asking: Asking,
@@ -69,8 +83,8 @@ def mix_bound(
     """No mix of pipelines of these families is faster than this many seconds; at most (1 - gap) * best.
 
     families: each with the fewest and the most micro-batches of its pipelines, all mixes covered.
-    columns: pipelines with the most sequences that they run within a step time. Prices at which none of them runs what
-    it costs are tried first; the bound is valid whatever they are, but good prices come from good columns.
+    known: prices at which none of these runs what it costs are tried first; the bound is valid whatever they are, but
+    good prices come from good pipelines.
     asking: about these families.
     """
     boxes: list[tuple[int, Box]] = []
@@ -78,7 +92,7 @@ def mix_bound(
         if asking.stop():
             return 0.0
         boxes += ((n, box) for box in first_boxes(family.rows, fewest, most, best))
-    return _Climb(pool, families, columns, best, boxes, asking).run(gap)
+    return _Climb(pool, families, known, best, boxes, asking).run(gap)
 
 
 class _Climb:
@@ -88,12 +102,12 @@ class _Climb:
         self,
         pool: Pool,
         families: Sequence[tuple[Family, int, int]],
-        columns: Callable[[float], Sequence[Relaxed]],
+        known: Known,
         best: float,
         boxes: Boxes,
         asking: Asking,
     ) -> None:
-        self.pool, self.families, self.columns, self.best = pool, families, columns, best
+        self.pool, self.families, self.known, self.best = pool, families, known, best
         self.open, self.asking = boxes, asking
         self.shown: list[_Shown] = []
         self.reached, self.failed = 0.0, math.inf
@@ -104,7 +118,9 @@ class _Climb:
         """Seconds. What a goal leaves open after one look is asked for at easier step times first, so that something is
         known early.
         """
-        for goal in (*(g for g in _GOALS if g > gap), gap):
+        goals = *(g for g in _GOALS if g > gap), gap
+        self._look_closer(self.best * (1 - goals[0]))
+        for goal in goals:
             step_time = self.best * (1 - goal)
             if self.asking.stop() or not self._price(step_time):
                 self.failed = step_time
@@ -123,6 +139,16 @@ class _Climb:
             if not self._with_other_prices(middle):
                 self.failed = middle
         return self.reached
+
+    def _look_closer(self, step_time: float) -> None:
+        """Pipelines that the first prices are too low for; these are forgotten."""
+        for _ in range(_CLOSER):
+            if self.asking.stop() or not self._price(step_time):
+                break
+            prices, self.prices = self.prices, ()
+            if not self.known.look_closer(prices, step_time, self.asking.stop):
+                break
+        self.prices = ()
 
     def _easier(self, goal: float) -> None:
         """An easier step time, which divides the boxes that a goal left open."""
@@ -175,7 +201,7 @@ class _Climb:
         """Prices at which what is known to run within the step time costs most beyond what it runs; False: something
         runs what it costs at any prices.
         """
-        known = [*self.columns(step_time), *(r for t, r in self._relaxed if t <= step_time)]
+        known = [*self.known.within(step_time), *(r for t, r in self._relaxed if t <= step_time)]
         chips, groups = self.pool.num_chips, len(self.pool.num_chips)
         used = [(*r.chips, *(0,) * (groups - len(r.chips))) for r in known]
         found = chip_prices(used, [r.sequences for r in known], chips, self.pool.solver)

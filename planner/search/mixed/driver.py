@@ -104,7 +104,7 @@ def search_mixes(
                 if should_stop() or not math.isfinite(found.step_time):
                     bounds.append(0.0)
                 else:
-                    bounds.append(mix_bound(pool, families, rounds.within, found.step_time, gap, asking))
+                    bounds.append(mix_bound(pool, families, rounds, found.step_time, gap, asking))
         context = degree if found.step_time < before else context
     statistics = {"mixes": found.mixes}
     bound = min([*bounds, found.step_time])

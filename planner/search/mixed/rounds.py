@@ -169,6 +169,12 @@ class Rounds:
         runs = [c.within(step_time, self.batch // (b := c.shape.micro_batch_size)) * b for c in columns]
         return [Relaxed(self.pool.chips_of(c.shape.stages), n) for c, n in zip(columns, runs, strict=True) if n]
 
+    def look_closer(self, prices: Sequence[float], step_time: float, should_stop: Callable[[], bool]) -> bool:
+        """Add columns at prices of a chip of each group; whether there were any to add. For the bound, as `within`."""
+        known, self.columns.stop = len(self.columns.known), should_stop
+        self.columns.price(_of_rooms(self.pool, prices), step_time, self.most)
+        return len(self.columns.known) > known
+
     def _sequences(self, columns: Sequence[Column], step_time: float) -> list[int]:
         most = self._within(columns, step_time)
         return [m * c.shape.micro_batch_size for c, m in zip(columns, most, strict=True)]
@@ -217,5 +223,10 @@ def _prices_by_rate(pool: Pool, replicas: int) -> list[float]:
             rates[g] = max(rates[g], 1 / (mode.tensor * pool.context * max(options.least_time_per_work, 1e-300)))
     whole = sum(r * n for r, n in zip(rates, pool.num_chips, strict=True)) or 1.0
     scale = pool.problem.global_batch / whole
+    return _of_rooms(pool, [rate * scale for rate in rates])
+
+
+def _of_rooms(pool: Pool, prices: Sequence[float]) -> list[float]:
+    """Prices of a chip of each room, from those of each group: its first room is what it has chips for."""
     first = {room.group: room for room in reversed(pool.rooms)}
-    return [rates[room.group] * scale if room is first[room.group] else 0.0 for room in pool.rooms]
+    return [prices[room.group] if room is first[room.group] else 0.0 for room in pool.rooms]
