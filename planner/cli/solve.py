@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -133,6 +134,7 @@ def solve(
 
     options = _options(objective.value, time_limit, gap, jobs, ignore_memory, fixed_order, solver.value, solver_log)
     output = output or (_UNFIT_OUTPUT if ignore_memory else _OUTPUT)
+    _refuse_to_replace(output, {"CLUSTER": cluster, "MODEL": model})
     if solver_log is not None:
         _refuse_log(solver_log, {"CLUSTER": cluster, "MODEL": model, "--output": output, "--warm-start": warm_start})
     if baselines:
@@ -178,6 +180,18 @@ def _options(
         solver=solver,
         solver_log=solver_log,
     )
+
+
+def _refuse_to_replace(output: str, inputs: dict[str, str]) -> None:
+    """The plan must not take the place of what it was made from; an older plan it may."""
+    for name, path in inputs.items():
+        if Path(path).exists() and os.path.realpath(output) == os.path.realpath(path):
+            raise InputError.single(
+                path="--output",
+                what=f"{output} is also {name}",
+                why="the plan would take the place of what it is made from",
+                fix="name a file of its own, such as plan.json",
+            )
 
 
 def _refuse_log(path: str, others: dict[str, str | None]) -> None:

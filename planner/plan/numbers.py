@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from planner.cost.placement import Block
@@ -216,6 +217,15 @@ def _file_order_violations(subject: Subject, shapes: Sequence[PipelineShape]) ->
         yield Violation("placement", where, f"is {actual}: better than the plan's {step}")
 
 
+def _is_in_blocks(pipeline: Pipeline) -> bool:
+    """Whether each node group has one block of stages, all of one kind, as in every plan of identical pipelines; those
+    that may be mixed have any stages in any order.
+    """
+    kinds = ((s.node_group, s.tensor_parallel, s.zero, s.offload_optimizer, s.replicas) for s in pipeline.stages)
+    blocks = [name for (name, *_), _ in groupby(kinds)]
+    return len(blocks) == len(set(blocks))
+
+
 def _certificate_violations(subject: Subject, objectives: dict[str, float]) -> Iterator[Violation]:
     """objective is the predicted one, bound <= objective, gap = (objective - bound) / objective."""
     certificate = subject.plan.certificate
@@ -234,11 +244,8 @@ def _certificate_violations(subject: Subject, objectives: dict[str, float]) -> I
     if abs(certificate.gap - gap) > _RELATIVE:
         yield Violation("certificate", "certificate.gap", f"is {certificate.gap}, objective and bound give {gap}")
     identical = certificate.identical_bound
-    if (
-        identical is not None
-        and len(subject.plan.pipelines) == 1
-        and identical > certificate.objective * (1 + _RELATIVE)
-    ):
+    alike = len(subject.plan.pipelines) == 1 and _is_in_blocks(subject.plan.pipelines[0])
+    if identical is not None and alike and identical > certificate.objective * (1 + _RELATIVE):
         message = f"is {identical}, above the objective {certificate.objective} of a plan of identical pipelines"
         yield Violation("certificate", "certificate.identical_bound", message)
     asked = certificate.gap_asked

@@ -136,6 +136,9 @@ def require_solver(name: SolverName) -> None:
     import pulp
 
     kind, package = SOLVERS[name]
+    if name == "highs":
+        with suppress(ImportError):  # PuLP takes a Ctrl-C while it is loaded for a missing package
+            import highspy  # noqa: F401
     with _quiet_stdout():
         try:
             found = bool(pulp.getSolver(kind, msg=False).available())

@@ -41,6 +41,7 @@ _Degrees = Annotated[
     Annotated[_Degree, Tag("~one")] | Annotated[_DegreeList, Tag("~some")], Discriminator(_one_or_some)
 ]
 _GroupNames = Annotated[tuple[Name, ...], filled("node group", 256, empty=True), AfterValidator(distinct)]
+_Order = Annotated[tuple[Name, ...], filled("node group", 256), AfterValidator(distinct)]
 _TensorDegrees = Annotated[
     Annotated[dict[Name, _Degrees], Tag("~each")] | Annotated[_Degree, Tag("~one")], Discriminator(_one_or_each)
 ]
@@ -61,7 +62,7 @@ class Constraints(SpecModel):
     stages: dict[Name, _NumStages] | None = Field(default=None, examples=["{a100: 6}"])
     """Number of stages on a node group."""
 
-    order: _GroupNames | None = Field(default=None, examples=["[a100, v100]"])
+    order: _Order | None = Field(default=None, examples=["[a100, v100]"])
     """Order of the node groups along the pipeline. Groups that it does not name stay idle."""
 
     layers_per_stage: tuple[_NumLayers, ...] | None = Field(default=None, examples=["[10, 12, 12, 10]"])

@@ -373,6 +373,8 @@ def test_an_older_plan_that_is_no_start_is_a_warning(capsys: pytest.CaptureFixtu
         (["--jobs", "two"], "'--jobs'"),
         (["--objective", "speed"], "'--objective'"),
         (["--solver", "guess"], "'--solver'"),
+        (["-o", "cluster.yaml"], "--output: cluster.yaml is also CLUSTER"),
+        (["-o", "./model.yaml"], "--output: ./model.yaml is also MODEL"),
         (["--solver-log", "-"], "--solver-log: - is no file"),
         (["--solver-log", "./model.yaml"], "--solver-log: ./model.yaml is also MODEL"),
         (["--solver-log", "plan.json"], "--solver-log: plan.json is also --output"),

@@ -175,3 +175,38 @@ def test_a_peak_that_nobody_checked_makes_solve_warn(precision: str, warned: boo
     result = solve(parse_cluster(cluster, "c.yaml"), parse_model(spec, "m.yaml"), SolveOptions())
     for notices in (result.notices, result.plan.warnings):
         assert [n.code for n in notices].count("unverified") == int(warned)
+
+
+def test_a_mix_of_one_shape_is_no_plan_of_identical_pipelines() -> None:
+    """Its stages are on the same node group before and after another's, which only mixes may do: it may be faster than
+    every plan of identical pipelines.
+    """
+    cluster = """
+name: there-and-back
+node_groups:
+  - {name: small, chip: nvidia-rtx-3090-24gb, nodes: 1, chips_per_node: 1, nic: {bandwidth: 200 Gbps, latency: 5 us}}
+  - {name: large, chip: nvidia-a100-80gb-sxm, nodes: 2, chips_per_node: 2, nic: {bandwidth: 400 Gbps, latency: 5 us}}
+"""
+    text = """
+model: {dimensions: {num_hidden_layers: 1, hidden_size: 1536, intermediate_size: 3072, num_attention_heads: 12,
+  num_key_value_heads: 12, vocab_size: 32000}}
+training: {sequence_length: 1024, global_batch: 1, precision: fp16, micro_batch_sizes: [1]}
+constraints: {use: [small]}
+"""
+    given = parse_cluster(cluster, "c.yaml"), parse_model(text, "m.yaml")
+    plan = solve(*given, SolveOptions(time_limit_s=30.0)).plan
+    assert [s.node_group for s in plan.pipelines[0].stages] == ["large", "small", "large"] and len(plan.pipelines) == 1
+    assert plan.certificate.identical_bound is not None
+    assert plan.certificate.identical_bound > plan.certificate.objective
+    assert check_plan(plan) == ()
+    assert solve(*given, SolveOptions(time_limit_s=30.0, warm_start=plan)).plan == plan
+    identical = parse_model(text.replace("use:", "shapes: identical, use:"), "m.yaml")
+    other = solve(given[0], identical, SolveOptions(time_limit_s=30.0)).plan
+    wrong = other.certificate.model_copy(update={"identical_bound": 2 * other.certificate.objective})
+    (said,) = check_plan(other.model_copy(update={"certificate": wrong}))
+    assert said.render().startswith("certificate.identical_bound")
+
+
+def test_an_order_of_no_groups_is_refused() -> None:
+    with pytest.raises(InputError, match="order"):
+        parse_model(model("order: []"), "m.yaml")

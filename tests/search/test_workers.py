@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,9 +28,36 @@ def test_all_processes_of_a_pool_start_at_once() -> None:
     pool = PoolOfWorkers(3, abs, -1)
     try:
         assert len(pool._pool._processes) == 3
-        assert [*pool.each(abs, [(-2,), (3,)], lambda: False)] == [2, 3]
+        assert [*pool.each(abs, [(-2,), (3,)], lambda: False, int)] == [2, 3]
     finally:
         pool.close()
+
+
+def test_after_a_worker_was_killed_the_rest_is_done_here() -> None:
+    """As when the system is short of memory; the others end with it."""
+    pool = PoolOfWorkers(2, abs, -1)
+    try:
+        assert [*pool.each(abs, [(-2,)], lambda: False, int)] == [2]
+        pool._pool._processes[0].kill()
+        asked = [(-n,) for n in range(6)]
+        deadline, answers = time.monotonic() + 60, list[int | None]()
+        while answers != [10 + n for n in range(6)]:
+            assert time.monotonic() < deadline, answers
+            answers = [*pool.each(abs, asked, lambda: False, lambda n: 10 - n)]
+            assert all(answer in (n, 10 + n) for n, answer in enumerate(answers)), answers
+    finally:
+        pool.close()
+
+
+def test_workers_end_when_the_search_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "program.py"
+    text = "import os, signal\nfrom planner.search.workers import PoolOfWorkers\n" + GUARD
+    text += "pool = PoolOfWorkers(2, abs, -1); [*pool.each(abs, [(-2,), (3,)], lambda: False, abs)]; "
+    text += "print(*(p.pid for p in pool._pool._processes), flush=True); os.kill(os.getpid(), signal.SIGKILL)\n"
+    path.write_text(text)
+    ran = run(path, "")  # returns once nobody holds its standard output any more
+    assert ran.returncode == -9
+    assert len(ran.stdout.split()) == 2
 
 
 def run(program: Path | None, text: str) -> subprocess.CompletedProcess[str]:

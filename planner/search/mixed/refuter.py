@@ -225,8 +225,12 @@ class Asking:
                 yield self.refuter.answer(g, asked, self.stop)
         else:
             calls = [(g, asked, self.deadline) for g in groups]
-            for g, answer in zip(groups, self._workers.each(_answer, calls, self.stop), strict=True):
+            answers = self._workers.each(_answer, calls, self.stop, self._here)
+            for g, answer in zip(groups, answers, strict=True):
                 yield answer or Answer((), g.boxes)
+
+    def _here(self, group: Group, asked: Question, deadline: float) -> Answer:
+        return self.refuter.answer(group, asked, lambda: self.stop() or time.monotonic() > deadline)
 
 
 _refuters: list[Refuter] = []
